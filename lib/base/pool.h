@@ -1,0 +1,34 @@
+/*
+ * pool.h - a team of threads that runs one function at a time, and its barrier.
+ *
+ * pool_run calls fn(arg, i, n) on n threads, the caller being thread 0, and returns when all are done. Between
+ * runs the threads spin shortly (about 50 us), then sleep. Inside fn, pool_barrier waits for the whole team. One
+ * caller at a time. A pool of 1 starts no thread. When there are more threads than CPUs, waiting sleeps at once.
+ */
+#ifndef TESS_POOL_H
+#define TESS_POOL_H
+#include "mem.h"
+
+typedef struct pool pool;
+typedef void (*pool_fn)(void *arg, uint32_t thread, uint32_t n_threads);
+tess_status pool_open(const mem *m, uint32_t n_threads, pool **out, tess_error *err);
+void pool_close(pool *p); /* NULL is fine */
+uint32_t pool_size(const pool *p);
+void pool_run(pool *p, pool_fn fn, void *arg);
+void pool_barrier(pool *p, uint32_t thread);
+/* Calls fn(arg, item) for every item in [0, n), items taken one by one in ascending order by the threads. */
+typedef void (*pool_item_fn)(void *arg, uint64_t item, uint32_t thread);
+void pool_each(pool *p, uint64_t n, pool_item_fn fn, void *arg);
+
+/* A barrier for any n threads (ranks): spins, then sleeps. */
+typedef struct pool_gate { uint32_t n, spin; _Alignas(64) uint32_t arrived; _Alignas(64) uint32_t phase; } pool_gate;
+void pool_gate_init(pool_gate *g, uint32_t n, bool spin);
+void pool_gate_wait(pool_gate *g);
+/* Threads i of n: the half-open share of [0, total), cut at multiples of `grain`. */
+static inline void pool_share(uint64_t total, uint64_t grain, uint32_t i, uint32_t n, uint64_t *lo, uint64_t *hi)
+{
+    uint64_t g = ceil_div(total, grain);
+    *lo = MIN(total, g * i / n * grain);
+    *hi = MIN(total, g * (i + 1) / n * grain);
+}
+#endif
