@@ -1,0 +1,139 @@
+/*
+ * ops.h - the contract of every operation of a program: shapes, dtypes, aliasing, rounding, order of summation.
+ *
+ * All activations are f32, row-major [token][column] with a stride in floats. An operation is called by every thread of
+ * a rank's team with (thread, n_threads), works on its own share, and writes nothing else; the caller puts a barrier
+ * between operations. Bits of the result depend neither on the share, nor on the number of rows (tokens) in the call,
+ * nor on the instruction set: cpu/ref.c, compiled on any machine, is the definition, and every other kernel equals it
+ * bit for bit. -ffp-contract=off: a fused multiply-add happens only where it is written here ("fma").
+ *
+ * Order of sums
+ *   dot        one chain per leaf: acc = 0; for k ascending: acc = fma(w[k], x[k], acc). bf16/f16 weights are widened exactly.
+ *   lanes8     sums that are not weights times activations (norms, softmax denominators): 8 accumulators, element i goes to
+ *              accumulator i % 8 in ascending i (softmax: i = position in the chunk), then ((0+4)+(2+6)) + ((1+5)+(3+7)).
+ *   tree       leaves of a split K axis: tree(lo, hi) = leaf[lo] when hi - lo = 1, else with h = the largest power of two
+ *              < hi - lo: tree(lo, lo + h) + tree(lo + h, hi).
+ *   exp        op_exp below, one polynomial for all (own, no libm): cpu/ref.c states it.
+ */
+#ifndef TESS_OPS_H
+#define TESS_OPS_H
+#include "arch.h"
+#include "dtype.h"
+
+/* ---- weights as one rank sees them ---- */
+typedef struct {
+    const uint8_t *data;   /* LAYOUT_TILE8; first row block of this run */
+    uint64_t block_stride; /* bytes from one row block to the next */
+    uint32_t row_skip;     /* 0..7: rows of the first block that do not belong to the run */
+    uint32_t row0, n_rows; /* output rows of the rank: [row0, row0 + n_rows) */
+    uint32_t k0, n_k;      /* input columns of the rank: [k0, k0 + n_k); the run starts at its leaf's first element */
+} op_run;
+typedef struct {
+    uint32_t dtype;
+    uint32_t n_rows, n_k;  /* of this rank; n_rows may be 0 */
+    uint32_t n_leaves;     /* leaves of K that this rank holds; 1 when K is not split; 0 when the rank has none */
+    uint32_t n_parts;      /* row parts, ascending by row0, covering [0, n_rows) */
+    const op_run *runs;    /* [n_parts][n_leaves]: row parts, and in each the leaves in ascending K */
+} op_weight;
+
+/* y[leaf][t][row] = dot(w row, x[t]) over each leaf; + bias[row] when bias is not NULL (then n_leaves is 1).
+ * x: [n_tokens][n_k] stride xs; y: leaf stride yl, token stride ys. Threads take shares of rows. y must not overlap x. */
+typedef struct {
+    const op_weight *w; const float *bias; const float *x; size_t xs; uint32_t n_tokens; float *y; size_t ys, yl;
+} op_linear_args;
+
+/* y[t] = x[t] * scale of the row of table `ids[t]`: y[t][i] = widen(table[ids[t]][i]) * scale. The table is an op_weight with
+ * n_leaves 1 whose row r belongs to this rank when row_lo <= r < row_hi (global); rows of others give zeros. */
+typedef struct {
+    const op_weight *w; uint32_t row_lo, row_hi; const int32_t *ids; uint32_t n_tokens, n; float scale; float *y; size_t ys;
+} op_embed_args;
+
+/* NORM_RMS: s = lanes8(x*x) (fma chains: acc = fma(x, x, acc)); r = 1 / sqrtf(s / n + eps); y = (x * r) * w.
+ * NORM_RMS_PLUS1: y = (x * r) * (1 + w). NORM_LAYER: mean = lanes8(x) / n; d = x - mean; var = lanes8 fma(d, d) / n;
+ * y = (d * (1 / sqrtf(var + eps))) * w + b (b may be NULL). Division and square root are correctly rounded.
+ * groups: a row of n * groups columns is normalized in `groups` groups of n, w being shared by the groups (q/k norm).
+ * y may equal x. Threads take rows. */
+typedef struct {
+    uint32_t kind; const float *x; size_t xs; uint32_t n_tokens, n, groups; const float *w, *b; float eps; float *y; size_t ys;
+} op_norm_args;
+
+/* In place on x [token][n_heads][head_dim]; cs: table [pos][dims/2][2] of cos, sin (f32). dims <= head_dim.
+ * ROPE_HALF: a = x[i], b = x[i + dims/2]; ROPE_PAIRS: a = x[2i], b = x[2i+1].
+ * a' = fma(a, c, -(b * s)); b' = fma(a, s, b * c). Threads take (token, head) pairs. */
+typedef struct {
+    uint32_t kind, dims; float *x; size_t xs; uint32_t n_tokens, n_heads, head_dim; const uint32_t *pos; const float *cs;
+} op_rope_args;
+
+/* ---- KV pages ----
+ * A page holds page_tokens tokens of all layers of a group for one rank's kv heads. For one layer and head, at
+ * base + layer_off + head * head_bytes:
+ *   K  at 0:      f32/f16 [page_tokens / 8][k_dim][8]     (8 positions in lanes)
+ *   V  at v_off:  f32/f16 [page_tokens][v_dim]
+ *   (int8 pages keep f16 scales at s_off: ks[page_tokens], vs[page_tokens], and K as [page_tokens/8][k_dim/4][8][4])
+ * Slots that were not written yet are never multiplied: a masked position contributes exactly nothing. */
+typedef struct {
+    uint32_t dtype;        /* DT_F32, DT_F16, DT_I8 */
+    uint32_t page_tokens;  /* 16, 32, 64 */
+    uint32_t n_kv_heads, k_dim, v_dim;
+    uint64_t layer_off, head_bytes, v_off, s_off;
+} op_kv;
+typedef struct { uint32_t n_tokens; const uint32_t *pos; const uint32_t *seq; uint8_t *const *const *tables; } op_batch;
+/* tables[seq[t]][pos / page_tokens] = base of the page of position pos of row t's sequence. */
+
+/* Writes K [t][n_kv_heads][k_dim] and V into the pages of each row's position, rounded to nearest even for f16. */
+typedef struct { op_kv kv; op_batch b; const float *k, *v; size_t ks, vs; } op_kv_write_args;
+
+/* out[t][h][v_dim] = softmax(scale * q.k) v over the positions lo(t)..pos[t], lo = window ? max(0, pos + 1 - window) : 0.
+ * The query head h of the rank reads local kv head (q_head0 + h) / group - kv_head0.
+ * Positions are walked in chunks of 256 aligned at multiples of 256, only the part in [lo, pos] of each:
+ *   s[j] = dot(q, k_j) chain ascending d; s = s * scale; softcap > 0: s = cap * tanh(s / cap) (op_tanh);
+ *   m = max s; p[j] = exp(s[j] - m); l = lanes8(p) with lane (position % 8), absent positions add nothing;
+ *   o[d] = chain over ascending positions: fma(p[j], v_j[d], o[d]), starting from 0.
+ * Merge in ascending chunks, starting from the first chunk's (M, L, O) = (m, l, o):
+ *   M' = max(M, m); a = exp(M - M'); b = exp(m - M'); L' = fma(L, a, l * b); O'[d] = fma(O[d], a, o[d] * b).
+ * out = O / L (division). sinks: not NULL: after the last chunk a term exp(sink[h] - M) joins L in the same way.
+ * scratch: op_attn_scratch() floats. Threads take (row, kv head) pairs; with few rows the chunks are split over the
+ * threads as well, which needs the barrier callback between chunks and merge. */
+typedef struct {
+    op_kv kv; op_batch b; const float *q; size_t qs; uint32_t n_heads, q_head0, group, kv_head0;
+    float scale, softcap; uint32_t window; const float *sinks; float *out; size_t os;
+    float *scratch; size_t scratch_floats; void (*barrier)(void *user, uint32_t thread); void *barrier_user;
+} op_attn_args;
+
+/* y = act(g) * u (gated, u not NULL) or act(g). silu(x) = x / (1 + exp(-x)); gelu, gelu_tanh, relu, relu2 as in ref.c.
+ * y may equal g or u. Threads take shares of columns times rows. */
+typedef struct { uint32_t act; const float *g, *u; size_t gs, us; uint32_t n_tokens, n; float *y; size_t ys; } op_act_args;
+
+/* y[t][i] = tree over leaves of parts[l][t][i] (all L leaves) + bias[i] (if any); then * scale (if != 1); then x + that
+ * when residual is not NULL. parts: one pointer per leaf, token stride ps. y may equal residual. */
+typedef struct {
+    const float *const *parts; uint32_t n_leaves; size_t ps; const float *bias; const float *residual; size_t rs;
+    float scale; uint32_t n_tokens, n; float *y; size_t ys;
+} op_reduce_args;
+
+/* y = x * scale; cap > 0: y = cap * tanh(y / cap). In place allowed. */
+typedef struct { const float *x; size_t xs; float scale, cap; uint32_t n_tokens, n; float *y; size_t ys; } op_logits_args;
+
+typedef struct op_table {
+    const char *name; /* "ref", "avx2" */
+    void (*linear)(const op_linear_args *a, uint32_t thread, uint32_t n_threads);
+    void (*embed)(const op_embed_args *a, uint32_t thread, uint32_t n_threads);
+    void (*norm)(const op_norm_args *a, uint32_t thread, uint32_t n_threads);
+    void (*rope)(const op_rope_args *a, uint32_t thread, uint32_t n_threads);
+    void (*kv_write)(const op_kv_write_args *a, uint32_t thread, uint32_t n_threads);
+    void (*attn)(const op_attn_args *a, uint32_t thread, uint32_t n_threads);
+    void (*act)(const op_act_args *a, uint32_t thread, uint32_t n_threads);
+    void (*reduce)(const op_reduce_args *a, uint32_t thread, uint32_t n_threads);
+    void (*logits)(const op_logits_args *a, uint32_t thread, uint32_t n_threads);
+} op_table;
+extern const op_table op_table_ref;
+extern const op_table op_table_avx2;
+/* The best table of this CPU; name NULL or "auto", or one of the names above; NULL when this CPU lacks it. */
+const op_table *op_table_get(const char *name);
+/* Floats of scratch that attn needs for n_tokens rows of n_heads heads, positions < max_pos, n_threads threads. */
+size_t op_attn_scratch(uint32_t n_tokens, uint32_t n_heads, uint32_t v_dim, uint32_t max_pos, uint32_t n_threads);
+/* Bytes of one layer and head of a page; fills v_off, s_off, head_bytes from dtype, page_tokens, k_dim, v_dim (64-byte multiples). */
+void op_kv_layout(op_kv *kv);
+float op_exp(float x); /* the one exponential; monotone, exp(0) = 1, underflows to 0, max error 2 ulp */
+float op_tanh(float x);
+#endif
