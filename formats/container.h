@@ -19,7 +19,7 @@ enum { CT_KIND_MODEL = 1, CT_KIND_TOKENIZER = 2, CT_KIND_ADAPTER = 3, CT_KIND_KV
 enum { CT_CODEC_RAW = 0, CT_CODEC_ZSTD = 1 };
 enum { CT_STORE_AUTO = 0, CT_STORE_RAW = 1, CT_STORE_ZSTD = 2 };
 enum { CT_NO_MMAP = 1, CT_NO_VERIFY = 2 };
-enum { CT_NO_ALIAS = 0xffffffffu };
+#define CT_NO_ALIAS UINT32_MAX
 
 typedef struct {
     char *name;             /* zero-terminated */

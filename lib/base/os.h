@@ -5,7 +5,7 @@
  */
 #ifndef TESS_OS_H
 #define TESS_OS_H
-#include "base.h"
+#include "mem.h"
 
 typedef struct { int fd; uint64_t size; int64_t mtime_ns; uint64_t ino, dev; bool network_fs; } os_file;
 /* Opens for reading; must be a regular file (symlinks are followed). err names path. */
@@ -20,9 +20,8 @@ void os_unmap(const void *p, size_t len);
 void os_map_willneed(const void *p, size_t len);
 
 /* Crash-safe output: temporary file in the same directory, renamed at commit. */
-typedef struct { int fd; char *tmp; char *path; const void *m; } os_out;
-struct mem_tag;
-tess_status os_out_open(os_out *o, const char *path, tess_error *err);
+typedef struct { int fd; char *tmp; char *path; bool committed; const mem *m; } os_out; /* closed: fd = -1 */
+tess_status os_out_open(os_out *o, const mem *m, const char *path, tess_error *err);
 tess_status os_out_reserve(os_out *o, uint64_t size, tess_error *err); /* ENOSPC early; unsupported is no error */
 tess_status os_out_pwrite(os_out *o, const void *p, size_t n, uint64_t off, tess_error *err);
 tess_status os_out_truncate(os_out *o, uint64_t size, tess_error *err);
@@ -33,7 +32,8 @@ void os_out_abort(os_out *o); /* closes and unlinks the temporary; also after co
 
 bool os_is_dir(const char *path);
 bool os_exists(const char *path);
-tess_status os_read_whole(const char *path, uint64_t max, const void *mem_or_null, char **out, size_t *len, tess_error *err);
+/* A whole regular file of at most max bytes, plus a zero byte; one mem block. */
+tess_status os_read_whole(const char *path, uint64_t max, const mem *m, char **out, size_t *len, tess_error *err);
 uint64_t os_now_ns(void);       /* monotonic */
 uint64_t os_unix_time(void);    /* seconds */
 uint32_t os_cpu_count(void);    /* CPUs that this process may use: affinity and cgroup quota */
