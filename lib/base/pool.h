@@ -21,7 +21,8 @@ typedef void (*pool_item_fn)(void *arg, uint64_t item, uint32_t thread);
 void pool_each(pool *p, uint64_t n, pool_item_fn fn, void *arg);
 
 /* A barrier for any n threads (ranks): spins, then sleeps. */
-typedef struct pool_gate { uint32_t n, spin; _Alignas(64) uint32_t arrived; _Alignas(64) uint32_t phase; } pool_gate;
+typedef struct { _Alignas(64) uint32_t value, sleepers; } pool_word;
+typedef struct { uint32_t n; bool spin; _Alignas(64) uint32_t arrived; pool_word phase; } pool_gate;
 void pool_gate_init(pool_gate *g, uint32_t n, bool spin);
 void pool_gate_wait(pool_gate *g);
 /* Threads i of n: the half-open share of [0, total), cut at multiples of `grain`. */

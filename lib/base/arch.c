@@ -1,0 +1,215 @@
+/* arch.c - checks and storage of arch, the table of roles, split axes. See arch.h. */
+#include "arch.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { FFN_UNIT = 32, VOCAB_UNIT = 64 };
+
+void arch_default(arch *a)
+{
+    memset(a, 0, sizeof *a);
+    a->embed_scale = a->residual_scale = a->logit_scale = 1;
+    a->gated_ffn = 1;
+    a->rope_kind = ROPE_HALF;
+    a->n_attn_kinds = 1;
+    for (int i = 0; i < ARCH_MAX_ATTN_KINDS; i++)
+        a->attn[i] = (arch_attn){.rope_on = 1, .rope_theta = 10000, .factor = 1, .low_freq = 1, .high_freq = 4, .beta_fast = 32, .beta_slow = 1, .attn_factor = 1};
+}
+
+static tess_status check_attn(const arch_attn *t, uint32_t i, tess_error *err)
+{
+    const double v[] = {t->rope_theta, t->factor, t->low_freq, t->high_freq, t->beta_fast, t->beta_slow, t->attn_factor};
+    for (size_t j = 0; j < ARRAY_LEN(v); j++)
+        if (!(v[j] > 0) || !isfinite(v[j])) return ERR(err, TESS_E_FORMAT, "arch.attn%u: number %zu of the rope parameters is %g, want a positive one", i, j, v[j]);
+    if (t->rope_scale > ROPE_SCALE_LONG || t->rope_on > 1) return ERR(err, TESS_E_FORMAT, "arch.attn%u: unknown rope scaling %u", i, t->rope_scale);
+    if (t->rope_scale == ROPE_SCALE_LLAMA3 && t->high_freq <= t->low_freq) return ERR(err, TESS_E_FORMAT, "arch.attn%u: high_freq_factor %g must exceed low_freq_factor %g", i, t->high_freq, t->low_freq);
+    if ((t->rope_scale == ROPE_SCALE_LLAMA3 || t->rope_scale == ROPE_SCALE_YARN) && t->orig_ctx == 0) return ERR(err, TESS_E_FORMAT, "arch.attn%u: original_max_position_embeddings is missing", i);
+    return TESS_OK;
+}
+
+tess_status arch_check(const arch *a, tess_error *err)
+{
+#define IN_RANGE_u32(v, lo, hi) ((uint64_t)(v) + 1 > (uint64_t)(lo) && (v) <= (hi))
+#define IN_RANGE_f64(v, lo, hi) ((v) >= (lo) && (v) <= (hi))
+#define X(t, n, lo, hi) \
+    if (!IN_RANGE_##t(a->n, lo, hi)) return ERR(err, TESS_E_FORMAT, "arch.%s is %.17g, outside %.17g to %.17g", #n, (double)a->n, (double)(lo), (double)(hi));
+    ARCH_FIELDS(X)
+#undef X
+    if (a->n_heads % a->n_kv_heads) return ERR(err, TESS_E_FORMAT, "arch: %u query heads are not a multiple of %u kv heads", a->n_heads, a->n_kv_heads);
+    if (a->rope_dims > a->head_dim || a->rope_dims % 2) return ERR(err, TESS_E_FORMAT, "arch.rope_dims is %u, want an even number up to head_dim %u", a->rope_dims, a->head_dim);
+    if (a->norm_eps <= 0) return ERR(err, TESS_E_FORMAT, "arch.norm_eps is %g, want a positive number", a->norm_eps);
+    if (a->ffn_size == 0) return ERR(err, TESS_E_FORMAT, "arch.ffn_size is 0");
+    if (a->attn_scale <= 0) return ERR(err, TESS_E_FORMAT, "arch.attn_scale is %g, want a positive number", a->attn_scale);
+    for (uint32_t i = 0; i < a->n_attn_kinds; i++) TRY(check_attn(&a->attn[i], i, err));
+    for (uint32_t i = 0; i < a->n_layers; i++)
+        if (a->layer_attn[i] >= a->n_attn_kinds) return ERR(err, TESS_E_FORMAT, "arch.layer_attn[%u] is %u, there are %u kinds", i, a->layer_attn[i], a->n_attn_kinds);
+    return TESS_OK;
+}
+
+/* ---- storage ---- */
+static void put_u32(kvs_builder *b, const char *key, uint32_t v) { kvs_put_u64(b, key, v); }
+static void put_f64(kvs_builder *b, const char *key, double v) { kvs_put_f64(b, key, v); }
+
+/* attn kind i as "arch.attn<i>": six u32 would lose names, so every number has its own key. */
+#define ATTN_FIELDS(X)                                                                                          \
+    X(u32, window) X(u32, rope_scale) X(u32, rope_on) X(f64, rope_theta) X(f64, factor) X(f64, low_freq)        \
+    X(f64, high_freq) X(f64, beta_fast) X(f64, beta_slow) X(f64, attn_factor) X(u32, orig_ctx)
+
+void arch_put(const arch *a, kvs_builder *b)
+{
+    char key[64];
+    kvs_put_str(b, "arch.family", a->family, strnlen(a->family, sizeof a->family));
+#define X(t, n, lo, hi) put_##t(b, "arch." #n, a->n);
+    ARCH_FIELDS(X)
+#undef X
+    kvs_put_array(b, "arch.layer_attn", KV_U8S, a->layer_attn, a->n_layers);
+    for (uint32_t i = 0; i < a->n_attn_kinds; i++) {
+#define X(t, n) snprintf(key, sizeof key, "arch.attn%u." #n, i), put_##t(b, key, a->attn[i].n);
+        ATTN_FIELDS(X)
+#undef X
+    }
+}
+
+static bool get_u32(const kvs *k, const char *key, uint32_t *out)
+{
+    const kv *v = kvs_find(k, key);
+    if (!v || v->type != KV_U64 || rd64(v->data) > UINT32_MAX) return false;
+    *out = (uint32_t)rd64(v->data);
+    return true;
+}
+static bool get_f64(const kvs *k, const char *key, double *out)
+{
+    const kv *v = kvs_find(k, key);
+    if (!v || v->type != KV_F64) return false;
+    memcpy(out, v->data, 8);
+    return true;
+}
+
+tess_status arch_get(arch *a, const kvs *k, tess_error *err)
+{
+    char key[64];
+    size_t len;
+    uint64_t n;
+    arch_default(a);
+    const char *family = kvs_str(k, "arch.family", &len);
+    if (!family || len >= sizeof a->family) return ERR(err, TESS_E_FORMAT, "key \"arch.family\" is missing or too long");
+    memcpy(a->family, family, len);
+#define X(t, f, lo, hi) \
+    if (!get_##t(k, "arch." #f, &a->f)) return ERR(err, TESS_E_FORMAT, "key \"arch.%s\" is missing or not a number", #f);
+    ARCH_FIELDS(X)
+#undef X
+    if (a->n_layers > ARCH_MAX_LAYERS || a->n_attn_kinds > ARCH_MAX_ATTN_KINDS) return arch_check(a, err);
+    const void *kinds = kvs_array(k, "arch.layer_attn", KV_U8S, &n);
+    if (!kinds || n != a->n_layers) return ERR(err, TESS_E_FORMAT, "key \"arch.layer_attn\" is missing or has not %u elements", a->n_layers);
+    memcpy(a->layer_attn, kinds, n);
+    for (uint32_t i = 0; i < a->n_attn_kinds; i++) {
+#define X(t, f) \
+    snprintf(key, sizeof key, "arch.attn%u." #f, i); \
+    if (!get_##t(k, key, &a->attn[i].f)) return ERR(err, TESS_E_FORMAT, "key \"%s\" is missing or not a number", key);
+        ATTN_FIELDS(X)
+#undef X
+    }
+    return arch_check(a, err);
+}
+
+/* ---- roles ---- */
+#define LAYER "model.layers.%d."
+static const role_info roles[ROLE_COUNT] = {
+    [ROLE_EMBED] = {"model.embed_tokens", false, true, AXIS_VOCAB, AXIS_NONE},
+    [ROLE_HEAD] = {"lm_head", false, true, AXIS_VOCAB, AXIS_NONE},
+    [ROLE_FINAL_NORM] = {"model.norm", false, false, AXIS_NONE, AXIS_NONE},
+    [ROLE_POS_EMBED] = {"model.embed_positions", false, true, AXIS_NONE, AXIS_NONE},
+    [ROLE_ATTN_NORM] = {LAYER "input_layernorm", true, false, AXIS_NONE, AXIS_NONE},
+    [ROLE_Q] = {LAYER "self_attn.q_proj", true, true, AXIS_Q_HEADS, AXIS_NONE},
+    [ROLE_K] = {LAYER "self_attn.k_proj", true, true, AXIS_KV_HEADS, AXIS_NONE},
+    [ROLE_V] = {LAYER "self_attn.v_proj", true, true, AXIS_KV_HEADS, AXIS_NONE},
+    [ROLE_O] = {LAYER "self_attn.o_proj", true, true, AXIS_NONE, AXIS_Q_HEADS},
+    [ROLE_Q_NORM] = {LAYER "self_attn.q_norm", true, false, AXIS_NONE, AXIS_NONE},
+    [ROLE_K_NORM] = {LAYER "self_attn.k_norm", true, false, AXIS_NONE, AXIS_NONE},
+    [ROLE_FFN_NORM] = {LAYER "post_attention_layernorm", true, false, AXIS_NONE, AXIS_NONE},
+    [ROLE_GATE] = {LAYER "mlp.gate_proj", true, true, AXIS_FFN, AXIS_NONE},
+    [ROLE_UP] = {LAYER "mlp.up_proj", true, true, AXIS_FFN, AXIS_NONE},
+    [ROLE_DOWN] = {LAYER "mlp.down_proj", true, true, AXIS_NONE, AXIS_FFN},
+    [ROLE_POST_ATTN_NORM] = {LAYER "post_attention_norm", true, false, AXIS_NONE, AXIS_NONE},
+    [ROLE_POST_FFN_NORM] = {LAYER "post_feedforward_layernorm", true, false, AXIS_NONE, AXIS_NONE},
+};
+
+const role_info *role_get(uint32_t role) { return role < ROLE_COUNT && roles[role].name ? &roles[role] : NULL; }
+
+void role_name(uint32_t role, uint32_t part, int32_t layer, char *dst, size_t n)
+{
+    const role_info *r = role_get(role);
+    const char *name = r ? r->name : "unknown", *d = strstr(name, "%d"), *tail = part == PART_BIAS ? ".bias" : ".weight";
+    if (d) snprintf(dst, n, "%.*s%d%s%s", (int)(d - name), name, layer, d + 2, tail);
+    else snprintf(dst, n, "%s%s", name, tail);
+}
+
+/* Whether the block of the model has a norm of this role. */
+static bool has_norm(const arch *a, uint32_t role)
+{
+    switch (role) {
+    case ROLE_ATTN_NORM: return a->block_kind != BLOCK_POST;
+    case ROLE_FFN_NORM: return a->block_kind != BLOCK_POST && a->block_kind != BLOCK_PARALLEL;
+    case ROLE_POST_ATTN_NORM:
+    case ROLE_POST_FFN_NORM: return a->block_kind == BLOCK_POST || a->block_kind == BLOCK_SANDWICH;
+    case ROLE_Q_NORM:
+    case ROLE_K_NORM: return a->qk_norm != QK_NORM_NONE;
+    default: return true;
+    }
+}
+
+static uint32_t bias_bit(uint32_t role)
+{
+    switch (role) {
+    case ROLE_Q: case ROLE_K: case ROLE_V: return BIAS_QKV;
+    case ROLE_O: return BIAS_O;
+    case ROLE_GATE: case ROLE_UP: return BIAS_FFN_IN;
+    case ROLE_DOWN: return BIAS_FFN_OUT;
+    case ROLE_HEAD: return BIAS_HEAD;
+    case ROLE_EMBED: case ROLE_POS_EMBED: return 0;
+    default: return BIAS_NORM;
+    }
+}
+
+bool role_shape(const arch *a, uint32_t role, uint32_t part, uint64_t *rows, uint64_t *cols)
+{
+    const role_info *r = role_get(role);
+    uint64_t h = a->hidden_size, q = (uint64_t)a->n_heads * a->head_dim, k = (uint64_t)a->n_kv_heads * a->head_dim;
+    *rows = *cols = 0;
+    if (!r || !has_norm(a, role) || (part != PART_DATA && part != PART_BIAS)) return false;
+    switch (role) {
+    case ROLE_EMBED: case ROLE_HEAD: *rows = a->vocab_size; *cols = h; break;
+    case ROLE_POS_EMBED: *rows = a->max_ctx; *cols = h; break;
+    case ROLE_Q: *rows = q; *cols = h; break;
+    case ROLE_K: *rows = k; *cols = h; break;
+    case ROLE_V: *rows = (uint64_t)a->n_kv_heads * a->v_head_dim; *cols = h; break;
+    case ROLE_O: *rows = h; *cols = (uint64_t)a->n_heads * a->v_head_dim; break;
+    case ROLE_GATE: case ROLE_UP: *rows = a->ffn_size; *cols = h; break;
+    case ROLE_DOWN: *rows = h; *cols = a->ffn_size; break;
+    case ROLE_Q_NORM: *rows = a->qk_norm == QK_NORM_ALL ? q : a->head_dim; break;
+    case ROLE_K_NORM: *rows = a->qk_norm == QK_NORM_ALL ? k : a->head_dim; break;
+    default: *rows = h; break;
+    }
+    if ((role == ROLE_GATE && !a->gated_ffn) || (role == ROLE_POS_EMBED && !a->learned_pos)) return false;
+    if (part == PART_DATA) return true;
+    *cols = 0;
+    return (a->biases & bias_bit(role)) != 0 && role != ROLE_Q_NORM && role != ROLE_K_NORM;
+}
+
+/* ---- split axes ---- */
+bool arch_axis_of(const arch *a, uint32_t kind, arch_axis *x)
+{
+    *x = (arch_axis){.kind = kind};
+    switch (kind) {
+    case AXIS_Q_HEADS: x->unit = a->head_dim; x->dim = (uint64_t)a->n_heads * a->head_dim; break;
+    case AXIS_KV_HEADS: x->unit = a->head_dim; x->dim = (uint64_t)a->n_kv_heads * a->head_dim; break;
+    case AXIS_FFN: x->unit = FFN_UNIT; x->dim = a->ffn_size; break;
+    case AXIS_VOCAB: x->unit = VOCAB_UNIT; x->dim = a->vocab_size; break;
+    default: return false;
+    }
+    x->n_units = (uint32_t)ceil_div(x->dim, x->unit);
+    x->n_leaves = MIN(x->n_units, (uint32_t)MAX_LEAVES);
+    for (uint32_t i = 0; i <= x->n_leaves; i++) x->leaf[i] = (uint32_t)((uint64_t)x->n_units * i / x->n_leaves);
+    return true;
+}
