@@ -5,6 +5,10 @@
  * from that copy. It is immutable; any thread may use it. Weight bytes are reached by ct_map_piece (raw pieces, mapped)
  * or ct_read_rows (any piece, decoded; every chunk's hash is checked first unless CT_NO_VERIFY).
  *
+ * Every tensor is seen as a matrix of rows x K: rank 1 is one row of shape[0] columns, rank 2 is shape[0] x shape[1], higher
+ * ranks join all dimensions but the last into rows (and are never split). split_dim counts dimensions of shape, so the only
+ * dimension of a vector is 0 and its pieces are column ranges of its one row. Pieces of an alias are those of its target.
+ *
  * The writer is declarative: the caller describes axes, tensors, key-values and blobs, then ct_write pulls the weights
  * through a callback, box by box, from several threads, holding one chunk per thread in memory.
  */
@@ -28,7 +32,7 @@ typedef struct {
     int32_t layer;          /* -1 = global */
     uint32_t role, part, expert;
     uint32_t alias;         /* index of the tensor that holds the data, or CT_NO_ALIAS */
-    uint32_t split_dim;     /* 0 rows, 1 columns, 255 none */
+    uint32_t split_dim;     /* index into shape: of a matrix 0 rows, 1 columns; of a vector 0; 255 none */
     uint32_t axis;          /* index into axes when split_dim != 255 */
     uint32_t src_dtype;
     uint32_t first_piece, n_pieces;
