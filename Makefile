@@ -1,40 +1,166 @@
-# Tessera. `make help` lists the targets.
+# Tessera. `make help` lists the targets; README.md says what the packages are called.
+VERSION  = 0.1.0
+SOVERSION = 0
 BUILD   ?= build
 CC      ?= gcc
+OBJCOPY ?= objcopy
+NM      ?= nm
 PREFIX  ?= /usr/local
+LIBDIR  ?= $(PREFIX)/lib
+DESTDIR ?=
 OPT     ?= -O2 -g
-WARN     = -Wall -Wextra -Wpedantic -Wshadow -Wconversion
-CFLAGS  += -std=c11 -D_GNU_SOURCE $(OPT) $(WARN) -ffp-contract=off -fvisibility=hidden -fPIC -pthread $(SAN) $(EXTRA)
-CPPFLAGS+= -Ilib -Ilib/base -Iformats -Ikernels -MMD -MP
-LDLIBS   = -lzstd -lxxhash -lpcre2-8 -lutf8proc -ljansson -lm -pthread
-LDFLAGS += $(SAN)
+WERROR  ?=
+SAN     ?=
 
-BASE_SRC   = $(wildcard lib/base/*.c)
-LIB_SRC    = $(BASE_SRC) $(wildcard lib/*.c) $(wildcard formats/*.c) $(wildcard kernels/cpu/*.c) kernels/cuda_stub.c
-LIB_OBJ    = $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard $(LIB_SRC)))
-TOOLS      = $(patsubst tools/%.c,%,$(wildcard tools/*-*.c))
-TOOL_AUX   = $(patsubst %.c,$(BUILD)/obj/%.o,$(filter-out $(wildcard tools/*-*.c),$(wildcard tools/*.c)))
-TESTS      = $(patsubst tests/%.c,%,$(wildcard tests/t_*.c))
-STATIC_ALL = $(BUILD)/libtessera-all.a
+WARN     = -Wall -Wextra -Wpedantic -Wshadow -Wconversion $(WERROR)
+ALL_CFLAGS   = -std=c11 $(OPT) $(WARN) -ffp-contract=off -fvisibility=hidden -fPIC -pthread $(SAN) $(EXTRA) $(CFLAGS)
+ALL_CPPFLAGS = -D_GNU_SOURCE -Ilib -Ilib/base -Iformats -Ikernels -MMD -MP $(CPPFLAGS)
+ALL_LDFLAGS  = -pthread $(SAN) $(LDFLAGS)
+# What libtessera needs, and what everything needs.
+CORE_LIBS = -lzstd -lxxhash -lpcre2-8 -lutf8proc -ljansson -lm -pthread
+LIBS      = $(CORE_LIBS)
 
-.PHONY: all test help clean
-all: $(TOOLS:%=$(BUILD)/bin/%)
+# core: what runs a model (libtessera). all: also the readers of other formats, for convert-hf and the tests.
+CORE_SRC := $(wildcard lib/base/*.c lib/*.c kernels/*.c kernels/cpu/*.c formats/container*.c formats/ct_*.c)
+ALL_SRC  := $(CORE_SRC) $(filter-out $(CORE_SRC),$(wildcard formats/*.c))
+# A tool is tools/NAME-NAME.c; tools/FIRST_*.c are its parts, tools/cli.c belongs to all.
+TOOLS    := $(patsubst tools/%.c,%,$(wildcard tools/*-*.c))
+TESTS    := $(patsubst tests/%.c,%,$(wildcard tests/t_*.c))
+EXAMPLES := $(patsubst examples/%.c,%,$(wildcard examples/*.c))
+SCRIPTS  := $(wildcard tests/cli_*.sh tests/check_*.sh)
+PUBLIC_TOOLS = run-model serve-model
+# The public interface is complete when lib/api.c is there; until then only what needs less is built.
+ifeq ($(wildcard lib/api.c),)
+TOOLS    := $(filter-out $(PUBLIC_TOOLS),$(TOOLS))
+EXAMPLES :=
+else
+LIBRARIES = $(BUILD)/libtessera.a $(BUILD)/libtessera.so
+endif
 
-$(BUILD)/obj/kernels/cpu/avx2.o: EXTRA = -mavx2 -mfma -mf16c
-$(BUILD)/obj/%.o: %.c
+obj       = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+CORE_OBJ  = $(call obj,$(CORE_SRC))
+FULL_LIB  = $(BUILD)/libtessera-all.a
+SO_FILE   = libtessera.so.$(VERSION)
+SO_NAME   = libtessera.so.$(SOVERSION)
+
+.PHONY: all lib tools test unit test-programs asan tsan valgrind fuzz install uninstall format help clean FORCE
+.DELETE_ON_ERROR:
+.SECONDARY:
+.SECONDEXPANSION:
+
+all: lib tools
+lib: $(LIBRARIES) $(FULL_LIB)
+tools: $(TOOLS:%=$(BUILD)/bin/%)
+
+# Objects are built anew when the compiler or its flags change.
+FLAGS_NOW = $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS)
+$(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
-$(STATIC_ALL): $(LIB_OBJ)
+	@echo '$(FLAGS_NOW)' | cmp -s - $@ || echo '$(FLAGS_NOW)' > $@
+
+$(BUILD)/obj/kernels/cpu/avx2%.o: private EXTRA = -mavx2 -mfma -mf16c
+$(BUILD)/obj/kernels/cpu/avx512%.o: private EXTRA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
+$(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c $< -o $@
+
+# Every object, for convert-hf, inspect-model and the tests.
+$(FULL_LIB): $(call obj,$(ALL_SRC))
 	@rm -f $@
 	$(AR) rcs $@ $^
-$(BUILD)/bin/%: $(BUILD)/obj/tools/%.o $(TOOL_AUX) $(STATIC_ALL)
+
+# The public library: one object whose only global symbols are tess_*.
+$(BUILD)/obj/tessera.o: $(CORE_OBJ)
+	$(CC) -r -nostdlib -o $@ $^
+	$(OBJCOPY) --wildcard --keep-global-symbol='tess_*' $@
+$(BUILD)/libtessera.a: $(BUILD)/obj/tessera.o
+	@rm -f $@
+	$(AR) rcs $@ $^
+$(BUILD)/$(SO_FILE): $(CORE_OBJ)
+	$(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,$(SO_NAME) $(if $(SAN),,-Wl,-z,defs) -o $@ $^ $(CORE_LIBS)
+$(BUILD)/libtessera.so: $(BUILD)/$(SO_FILE)
+	ln -sf $(SO_FILE) $(BUILD)/$(SO_NAME)
+	ln -sf $(SO_NAME) $@
+
+# Objects of tool $(1): its main file, tools/<first word>_*.c and cli.c.
+tool_obj = $(call obj,tools/$(1).c $(wildcard tools/$(firstword $(subst -, ,$(1)))_*.c) $(wildcard tools/cli.c))
+$(BUILD)/bin/%: $$(call tool_obj,$$*) $$(if $$(filter $$*,$$(PUBLIC_TOOLS)),$(BUILD)/libtessera.a,$(FULL_LIB))
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) $^ -o $@ $(LDLIBS)
-$(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(STATIC_ALL)
+	$(CC) $(ALL_LDFLAGS) $^ -o $@ $(LIBS)
+$(BUILD)/examples/%: $(BUILD)/obj/examples/%.o $(BUILD)/libtessera.a
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) $^ -o $@ -lcmocka $(LDLIBS)
+	$(CC) $(ALL_LDFLAGS) $^ -o $@ $(LIBS)
+
+# ---- tests ----
+$(BUILD)/tests/t_%: $(BUILD)/obj/tests/t_%.o $(FULL_LIB)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) $^ -o $@ -lcmocka $(LIBS)
+$(BUILD)/tests/%: $(BUILD)/obj/tests/%.o
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) $^ -o $@ -ljansson -lm
+$(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(FULL_LIB)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer $^ -o $@ $(LIBS)
+
+TEST_PROGRAMS = $(TESTS:%=$(BUILD)/tests/%)
+HELPERS       = $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out tests/t_%,$(wildcard tests/*.c)))
+RUN_TESTS     = BUILD='$(BUILD)' CC='$(CC)' NM='$(NM)' bash tests/run.sh
+test-programs: $(TEST_PROGRAMS) $(HELPERS)
+test: all test-programs $(EXAMPLES:%=$(BUILD)/examples/%)
+	@$(RUN_TESTS) $(TEST_PROGRAMS) $(SCRIPTS)
+unit: $(TEST_PROGRAMS)
+	@$(RUN_TESTS) $(TEST_PROGRAMS)
+
+ASAN = BUILD=$(BUILD)/asan SAN='-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer' OPT='-O1 -g'
+TSAN = BUILD=$(BUILD)/tsan SAN='-fsanitize=thread' OPT='-O1 -g'
+GOAL ?= unit
+asan:
+	+$(MAKE) $(ASAN) $(GOAL)
+tsan:
+	+$(MAKE) $(TSAN) $(GOAL)
+valgrind: $(TEST_PROGRAMS)
+	@TEST_WRAPPER='valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite' $(RUN_TESTS) $(TEST_PROGRAMS)
+FUZZERS  = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_SECONDS ?= 60
+fuzz:
+	+$(MAKE) BUILD=$(BUILD)/fuzz CC=clang SAN='-fsanitize=address,undefined,fuzzer-no-link' OPT='-O1 -g' run-fuzzers
+.PHONY: run-fuzzers
+run-fuzzers: $(FUZZERS:%=$(BUILD)/fuzz/%)
+	@for f in $(FUZZERS); do mkdir -p $(BUILD)/corpus/$$f; \
+	  $(BUILD)/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=$(BUILD)/ $(BUILD)/corpus/$$f \
+	  $$(ls -d tests/fuzz/corpus/$$f 2>/dev/null) || exit 1; done
+
+# ---- installing ----
+INSTALL = install
+MAN     = $(wildcard docs/*.1)
+install: all
+	$(INSTALL) -d '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/include' '$(DESTDIR)$(LIBDIR)/pkgconfig' '$(DESTDIR)$(PREFIX)/share/man/man1'
+	$(INSTALL) -m 755 $(TOOLS:%=$(BUILD)/bin/%) '$(DESTDIR)$(PREFIX)/bin'
+	$(INSTALL) -m 644 lib/tessera.h '$(DESTDIR)$(PREFIX)/include'
+	$(INSTALL) -m 644 $(BUILD)/libtessera.a '$(DESTDIR)$(LIBDIR)'
+	$(INSTALL) -m 755 $(BUILD)/$(SO_FILE) '$(DESTDIR)$(LIBDIR)'
+	ln -sf $(SO_FILE) '$(DESTDIR)$(LIBDIR)/$(SO_NAME)'
+	ln -sf $(SO_NAME) '$(DESTDIR)$(LIBDIR)/libtessera.so'
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' lib/tessera.pc.in > $(BUILD)/tessera.pc
+	$(INSTALL) -m 644 $(BUILD)/tessera.pc '$(DESTDIR)$(LIBDIR)/pkgconfig'
+	$(if $(MAN),$(INSTALL) -m 644 $(MAN) '$(DESTDIR)$(PREFIX)/share/man/man1')
+uninstall:
+	rm -f $(TOOLS:%='$(DESTDIR)$(PREFIX)/bin/%') $(MAN:docs/%='$(DESTDIR)$(PREFIX)/share/man/man1/%')
+	rm -f '$(DESTDIR)$(PREFIX)/include/tessera.h' '$(DESTDIR)$(LIBDIR)/pkgconfig/tessera.pc'
+	rm -f '$(DESTDIR)$(LIBDIR)/libtessera.a' '$(DESTDIR)$(LIBDIR)/$(SO_FILE)' '$(DESTDIR)$(LIBDIR)/$(SO_NAME)' '$(DESTDIR)$(LIBDIR)/libtessera.so'
+
+format:
+	git ls-files '*.c' '*.h' | xargs clang-format -i
 clean:
 	rm -rf $(BUILD)
+help:
+	@echo 'make            libraries and commands, in $(BUILD)/ and $(BUILD)/bin'
+	@echo 'make test       all tests; last line: N passed, N failed'
+	@echo 'make unit       the test programs alone'
+	@echo 'make asan       unit tests under AddressSanitizer and UBSan   make tsan      under ThreadSanitizer (GOAL=test: all tests)'
+	@echo 'make valgrind   unit tests under valgrind                     make fuzz      every fuzzer for FUZZ_SECONDS=60'
+	@echo 'make install    to PREFIX=/usr/local (DESTDIR, LIBDIR); make uninstall'
+	@echo 'make format     clang-format over all sources                 make clean'
+	@echo 'Variables: CC, OPT ($(OPT)), WERROR=-Werror, SAN, CFLAGS, CPPFLAGS, LDFLAGS, BUILD'
+
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
-.SECONDARY:
