@@ -140,9 +140,9 @@ TESS_API void tess_model_info_init_(tess_model_info *p, size_t size);
 #define tess_model_info_init(p) tess_model_info_init_((p), sizeof *(p))
 TESS_API tess_status tess_model_get_info(const tess_model *m, tess_model_info *out, tess_error *err);
 
-/* Async-signal-safe: writes "PATH offset N" into buf (n bytes, always terminated) and returns 1 when addr lies in
+/* Async-signal-safe: writes "PATH offset N" into text (n bytes, always terminated) and returns 1 when addr lies in
  * the mapped weights of m, else 0. For a SIGBUS handler of the program. */
-TESS_API int32_t tess_fault_describe(const tess_model *m, const void *addr, char *buf, size_t n);
+TESS_API int32_t tess_fault_describe(const tess_model *m, const void *addr, char *text, size_t n);
 
 /* ---- text and tokens ------------------------------------------------------------------------------ */
 

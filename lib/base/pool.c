@@ -125,6 +125,7 @@ void pool_close(pool *p)
 }
 
 uint32_t pool_size(const pool *p) { return p ? p->n : 1; }
+bool pool_spins(const pool *p) { return p && p->spin; }
 
 void pool_run(pool *p, pool_fn fn, void *arg)
 {

@@ -14,6 +14,7 @@ typedef void (*pool_fn)(void *arg, uint32_t thread, uint32_t n_threads);
 tess_status pool_open(const mem *m, uint32_t n_threads, pool **out, tess_error *err);
 void pool_close(pool *p); /* NULL is fine */
 uint32_t pool_size(const pool *p);
+bool pool_spins(const pool *p); /* false: more threads than CPUs, waiting sleeps at once */
 void pool_run(pool *p, pool_fn fn, void *arg);
 void pool_barrier(pool *p, uint32_t thread);
 /* Calls fn(arg, item) for every item in [0, n), items taken one by one in ascending order by the threads. */

@@ -1,0 +1,54 @@
+/*
+ * ctx.h - a context: sequences, the scheduler, one step of the batch.
+ *
+ * A sequence is its ids (prompt and output), the number n_done of them whose K and V are in pages, and its block tables. What
+ * is pending, ids[n_done..n), is run by ctx_step: first one row of every sequence that decodes, then prompt chunks in the
+ * order of opening until max_step_tokens rows are taken. State changes only after the forward pass succeeded, so a failed
+ * or cancelled step leaves every sequence as it was (pages already taken stay with their sequence; their slots count as unwritten).
+ * When pages run out, the youngest sequence with pages gives its own back and is computed again later.
+ */
+#ifndef TESS_CTX_H
+#define TESS_CTX_H
+#include "exec.h"
+#include "sampler.h"
+
+typedef struct {
+    bool open, finished, done_sent;
+    uint32_t generation;
+    tess_seq_params p;
+    tess_token *stop;
+    int32_t *ids;
+    size_t n, cap, n_done, n_prompt, n_out;
+    uint64_t draws, opened; /* opened: order of opening */
+    float *logits;          /* after ids[n_done - 1], when has_logits */
+    bool has_logits;
+    kv_table tables[ARCH_MAX_ATTN_KINDS];
+} ctx_seq;
+
+struct tess_ctx {
+    mem m;
+    tess_model *model;
+    tess_ctx_params p;      /* resolved */
+    kv_pool kv;
+    exec *exec;
+    ctx_seq *seqs;          /* [max_seqs] */
+    uint64_t opened, preemptions;
+    uint32_t cancel;        /* atomic */
+    sampler_work work;
+    /* one step's arrays, [max_step_tokens] or [max_seqs] */
+    int32_t *ids;
+    uint32_t *pos, *seq_of, *want, *batch_seq, *take;
+    uint8_t *const **tables[ARCH_MAX_ATTN_KINDS][MAX_RANKS];
+};
+
+tess_status ctx_open(tess_model *m, const tess_ctx_params *p, tess_ctx **out, tess_error *err);
+void ctx_close(tess_ctx *c);
+tess_status ctx_seq_open(tess_ctx *c, const tess_seq_params *p, tess_seq *out, tess_error *err);
+ctx_seq *ctx_seq_get(tess_ctx *c, tess_seq s); /* NULL: unknown or stale */
+tess_status ctx_seq_append(tess_ctx *c, ctx_seq *s, const int32_t *ids, size_t n, tess_error *err);
+tess_status ctx_seq_fork(tess_ctx *c, ctx_seq *src, size_t keep, tess_seq *out, tess_error *err);
+void ctx_seq_truncate(tess_ctx *c, ctx_seq *s, size_t keep);
+void ctx_seq_close(tess_ctx *c, ctx_seq *s);
+/* step.c */
+tess_status ctx_step(tess_ctx *c, tess_event *ev, size_t *n, tess_error *err);
+#endif

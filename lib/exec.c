@@ -1,0 +1,385 @@
+/*
+ * exec.c - see exec.h.
+ *
+ * Every thread walks the same list. Before an instruction with sync it waits: for its rank's team, or for all threads where
+ * partial sums of other ranks are read. All threads take the decision to stop together: thread 0 looks at the cancel
+ * flag before such a common barrier and leaves its answer in one of two words in turn, so that no thread can still
+ * be reading the word that thread 0 writes next.
+ */
+#include "exec.h"
+
+#include "rope.h"
+
+typedef struct {
+    const tess_model *model;
+    uint32_t rank, first_thread, n_threads;
+    float *act;        /* arena of activations */
+    plan body, head;
+    float *scratch;    /* attention */
+    size_t scratch_floats;
+    pool_gate gate;
+} rank_state;
+
+struct exec {
+    mem m;
+    const tess_model *model;
+    const kv_pool *kv;
+    pool *threads;
+    program body, head;
+    rank_state rank[MAX_RANKS];
+    uint32_t max_rows;
+    float *logits;     /* [EXEC_HEAD_ROWS][stride] of all ranks */
+    size_t logits_stride;
+    float *rope[ARCH_MAX_ATTN_KINDS], *inv[ARCH_MAX_ATTN_KINDS];
+    uint32_t rope_rows[ARCH_MAX_ATTN_KINDS];
+    /* of the run under way */
+    const program *prog;
+    const exec_batch *batch;
+    uint32_t n_rows;
+    const uint32_t *cancel;
+    uint32_t stop[2];
+    bool stopped;
+};
+
+static void gate_wait(void *user, uint32_t thread)
+{
+    UNUSED(thread);
+    pool_gate_wait(user);
+}
+
+static const plan *plan_of(const exec *x, const rank_state *k) { return x->prog == &x->body ? &k->body : &k->head; }
+
+static float *slot_at(const exec *x, const rank_state *k, uint16_t slot, size_t *stride)
+{
+    const plan *l = plan_of(x, k);
+    const prog_slot *s = &x->prog->slots[slot];
+    *stride = l->stride[s->width];
+    return s->width == W_LOGITS ? x->logits + x->model->shards.rank[k->rank].vocab.lo : k->act + l->off[slot];
+}
+
+static const model_linear *linear_of(const exec *x, const rank_state *k, const prog_instr *c)
+{
+    const model_layer_rank *l = &x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank];
+    switch (c->weight) {
+    case WT_Q: return &l->q;
+    case WT_K: return &l->k;
+    case WT_V: return &l->v;
+    case WT_O: return &l->o;
+    case WT_GATE: return &l->gate;
+    case WT_UP: return &l->up;
+    case WT_DOWN: return &l->down;
+    default: return &x->model->head[k->rank];
+    }
+}
+
+static const model_norm *norm_of(const tess_model *m, const prog_instr *c)
+{
+    const model_layer_norms *n = &m->norms[c->layer];
+    switch (c->weight) {
+    case WT_NORM_ATTN: return &n->attn;
+    case WT_NORM_FFN: return &n->ffn;
+    case WT_NORM_POST_ATTN: return &n->post_attn;
+    case WT_NORM_POST_FFN: return &n->post_ffn;
+    case WT_NORM_Q: return &n->q;
+    case WT_NORM_K: return &n->k;
+    default: return &m->final_norm;
+    }
+}
+
+static uint32_t n_heads_of(const exec *x, const rank_state *k, bool kv_heads)
+{
+    const shard_rank *s = &x->model->shards.rank[k->rank];
+    return kv_heads ? s->kv_head.hi - s->kv_head.lo : s->q_head.hi - s->q_head.lo;
+}
+
+static void run_linear(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    const model_linear *l = linear_of(x, k, c);
+    bool partial = c->weight == WT_O || c->weight == WT_DOWN; /* their bias is added behind the tree */
+    op_linear_args a = {.w = &l->w, .bias = partial ? NULL : l->bias, .n_tokens = x->n_rows};
+    a.x = slot_at(x, k, c->in[0], &a.xs);
+    a.y = slot_at(x, k, c->out, &a.ys);
+    a.yl = a.ys * plan_of(x, k)->rows;
+    if (l->w.n_rows && l->w.n_leaves) x->model->ops->linear(&a, t, n);
+}
+
+static void run_norm(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    const arch *m = &x->model->a;
+    const model_norm *w = norm_of(x->model, c);
+    bool head = c->weight == WT_NORM_Q || c->weight == WT_NORM_K;
+    op_norm_args a = {.kind = m->norm_kind, .n_tokens = x->n_rows, .n = head ? m->head_dim : m->hidden_size, .w = w->w, .b = w->b, .eps = (float)m->norm_eps,
+                      .groups = head ? n_heads_of(x, k, c->weight == WT_NORM_K) : 1};
+    a.x = slot_at(x, k, c->in[0], &a.xs);
+    a.y = slot_at(x, k, c->out, &a.ys);
+    if (a.groups) x->model->ops->norm(&a, t, n);
+}
+
+static void run_rope(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    const arch *m = &x->model->a;
+    op_rope_args a = {.kind = m->rope_kind, .dims = m->rope_dims, .n_tokens = x->n_rows, .head_dim = m->head_dim, .pos = x->batch->pos,
+                      .n_heads = n_heads_of(x, k, c->weight == WT_NORM_K), .cs = x->rope[m->layer_attn[c->layer]]};
+    a.x = slot_at(x, k, c->out, &a.xs);
+    if (a.n_heads) x->model->ops->rope(&a, t, n);
+}
+
+static op_kv kv_of(const exec *x, const rank_state *k, uint32_t layer, op_batch *b)
+{
+    const exec_batch *e = x->batch;
+    uint32_t g = x->kv->layer_group[layer];
+    op_kv v = x->kv->groups[g].kv[k->rank];
+    v.layer_off = x->kv->layer_index[layer] * x->kv->groups[g].layer_bytes[k->rank];
+    *b = (op_batch){e->n_rows, e->pos, e->seq, e->tables[g][k->rank]};
+    return v;
+}
+
+static void run_kv_write(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    op_kv_write_args a = {0};
+    a.kv = kv_of(x, k, c->layer, &a.b);
+    a.k = slot_at(x, k, c->in[0], &a.ks);
+    a.v = slot_at(x, k, c->in[1], &a.vs);
+    if (a.kv.n_kv_heads) x->model->ops->kv_write(&a, t, n);
+}
+
+static void run_attn(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    const arch *m = &x->model->a;
+    const shard_rank *s = &x->model->shards.rank[k->rank];
+    op_attn_args a = {.n_heads = s->q_head.hi - s->q_head.lo, .q_head0 = s->q_head.lo, .kv_head0 = s->kv_head.lo, .group = m->n_heads / m->n_kv_heads,
+                      .scale = (float)m->attn_scale, .softcap = (float)m->attn_softcap, .window = m->attn[m->layer_attn[c->layer]].window,
+                      .scratch = k->scratch, .scratch_floats = k->scratch_floats, .barrier = gate_wait, .barrier_user = &k->gate};
+    a.kv = kv_of(x, k, c->layer, &a.b);
+    a.q = slot_at(x, k, c->in[0], &a.qs);
+    a.out = slot_at(x, k, c->out, &a.os);
+    if (a.n_heads) x->model->ops->attn(&a, t, n);
+}
+
+static void run_act(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    const shard_rank *s = &x->model->shards.rank[k->rank];
+    op_act_args a = {.act = x->model->a.act, .n_tokens = x->n_rows, .n = s->ffn.hi - s->ffn.lo};
+    a.g = slot_at(x, k, c->in[0], &a.gs);
+    if (c->in[1] != NO_SLOT) a.u = slot_at(x, k, c->in[1], &a.us);
+    a.y = slot_at(x, k, c->out, &a.ys);
+    if (a.n) x->model->ops->act(&a, t, n);
+}
+
+/* Addresses of the L leaves of a split sum, wherever their ranks keep them. */
+static uint32_t gather_leaves(const exec *x, const prog_instr *c, const float **parts, size_t *stride)
+{
+    const shard_plan *s = &x->model->shards;
+    bool o = x->prog->slots[c->in[0]].width == W_PART_O;
+    uint32_t n = o ? s->q.n_leaves : s->ffn.n_leaves;
+    for (uint32_t r = 0; r < s->n_ranks; r++) {
+        shard_range own = o ? s->rank[r].q_leaf : s->rank[r].ffn_leaf;
+        float *p = slot_at(x, &x->rank[r], c->in[0], stride);
+        for (uint32_t l = own.lo; l < own.hi; l++) parts[l] = p + (size_t)(l - own.lo) * *stride * x->rank[r].body.rows;
+    }
+    return n;
+}
+
+static void run_reduce(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    const float *parts[MAX_LEAVES];
+    op_reduce_args a = {.parts = parts, .n_leaves = 1, .scale = 1, .n_tokens = x->n_rows, .n = x->model->a.hidden_size};
+    if (x->prog->slots[c->in[0]].shared) {
+        a.n_leaves = gather_leaves(x, c, parts, &a.ps);
+        a.bias = linear_of(x, k, c)->bias;
+        a.scale = (float)x->model->a.residual_scale;
+    } else parts[0] = slot_at(x, k, c->in[0], &a.ps);
+    if (c->in[1] != NO_SLOT) a.residual = slot_at(x, k, c->in[1], &a.rs);
+    a.y = slot_at(x, k, c->out, &a.ys);
+    x->model->ops->reduce(&a, t, n);
+}
+
+static void run_embed(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    const arch *m = &x->model->a;
+    op_embed_args a = {.w = &x->model->embed, .row_hi = m->vocab_size, .ids = x->batch->ids, .n_tokens = x->n_rows, .n = m->hidden_size, .scale = (float)m->embed_scale};
+    a.y = slot_at(x, k, c->out, &a.ys);
+    x->model->ops->embed(&a, t, n);
+}
+
+static void run_logits(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    const arch *m = &x->model->a;
+    const shard_rank *s = &x->model->shards.rank[k->rank];
+    op_logits_args a = {.scale = (float)m->logit_scale, .cap = (float)m->logit_softcap, .n_tokens = x->n_rows, .n = s->vocab.hi - s->vocab.lo};
+    a.y = slot_at(x, k, c->out, &a.ys);
+    a.x = a.y;
+    a.xs = a.ys;
+    if (a.n && (m->logit_scale != 1 || m->logit_softcap > 0)) x->model->ops->logits(&a, t, n);
+}
+
+static void run_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    switch (c->op) {
+    case PROG_EMBED: run_embed(x, k, c, t, n); break;
+    case PROG_NORM: run_norm(x, k, c, t, n); break;
+    case PROG_LINEAR: run_linear(x, k, c, t, n); break;
+    case PROG_ROPE: run_rope(x, k, c, t, n); break;
+    case PROG_KV_WRITE: run_kv_write(x, k, c, t, n); break;
+    case PROG_ATTN: run_attn(x, k, c, t, n); break;
+    case PROG_ACT: run_act(x, k, c, t, n); break;
+    case PROG_REDUCE: run_reduce(x, k, c, t, n); break;
+    default: run_logits(x, k, c, t, n); break;
+    }
+}
+
+static void run_program(void *arg, uint32_t thread, uint32_t n_threads)
+{
+    exec *x = arg;
+    UNUSED(n_threads);
+    rank_state *k = x->rank;
+    while (thread >= k->first_thread + k->n_threads) k++;
+    uint32_t t = thread - k->first_thread, turn = 0;
+    for (size_t i = 0; i < x->prog->n_code; i++) {
+        const prog_instr *c = &x->prog->code[i];
+        if (c->sync == 1) pool_gate_wait(&k->gate);
+        else if (c->sync == 2) {
+            if (thread == 0) x->stop[turn] = x->cancel && __atomic_load_n(x->cancel, __ATOMIC_RELAXED);
+            pool_barrier(x->threads, thread);
+            if (x->stop[turn]) {
+                if (thread == 0) x->stopped = true;
+                return;
+            }
+            turn ^= 1;
+        }
+        run_instr(x, k, c, t, k->n_threads);
+    }
+}
+
+tess_status exec_body(exec *x, const exec_batch *b, const uint32_t *cancel, tess_error *err)
+{
+    x->prog = &x->body;
+    x->batch = b;
+    x->n_rows = b->n_rows;
+    x->cancel = cancel;
+    x->stopped = false;
+    pool_run(x->threads, run_program, x);
+    return x->stopped ? ERR(err, TESS_E_CANCELLED, "the step was cancelled") : TESS_OK;
+}
+
+void exec_head(exec *x, const uint32_t *rows, uint32_t n, const float **logits, size_t *stride)
+{
+    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
+        rank_state *k = &x->rank[r];
+        size_t stride_in = k->body.stride[W_HIDDEN], stride_out = k->head.stride[W_HIDDEN];
+        const float *in = k->act + k->body.off[x->body.out_slot];
+        float *head = k->act; /* the head's slots lie behind the body's (open_rank), so the hidden rows stay */
+        for (uint32_t i = 0; i < n; i++) memcpy(head + k->head.off[x->head.in_slot] + i * stride_out, in + rows[i] * stride_in, x->model->a.hidden_size * sizeof *in);
+    }
+    x->prog = &x->head;
+    x->n_rows = n;
+    x->cancel = NULL;
+    pool_run(x->threads, run_program, x);
+    *logits = x->logits;
+    *stride = x->logits_stride;
+}
+
+/* ---- open, prepare, close ---- */
+
+static tess_status open_rank(exec *x, uint32_t r, tess_error *err)
+{
+    const tess_model *m = x->model;
+    rank_state *k = &x->rank[r];
+    uint32_t n = pool_size(x->threads), ranks = m->shards.n_ranks;
+    k->model = m;
+    k->rank = r;
+    k->first_thread = n * r / ranks;
+    k->n_threads = n * (r + 1) / ranks - k->first_thread;
+    pool_gate_init(&k->gate, k->n_threads, pool_spins(x->threads));
+    TRY(plan_make(&x->body, &m->a, &m->shards, r, x->max_rows, &k->body, err));
+    TRY(plan_make(&x->head, &m->a, &m->shards, r, EXEC_HEAD_ROWS, &k->head, err));
+    for (size_t i = 0; i < x->head.n_slots; i++) k->head.off[i] += k->body.floats;
+    size_t bytes;
+    if (!size_mul3(k->body.floats + k->head.floats, sizeof(float), 1, &bytes) || !(k->act = mem_alloc(&x->m, bytes)))
+        return ERR(err, TESS_E_NOMEM, "no memory for the activations of rank %u (%llu MB)", r, (unsigned long long)((k->body.floats + k->head.floats) >> 18));
+    return TESS_OK;
+}
+
+tess_status exec_open(const tess_model *m, const kv_pool *kv_, uint32_t max_rows, exec **out, tess_error *err)
+{
+    *out = NULL;
+    exec *x = mem_zalloc(&m->m, sizeof *x);
+    if (!x) return ERR(err, TESS_E_NOMEM, "no memory for a context");
+    x->m = m->m;
+    x->model = m;
+    x->kv = kv_;
+    x->max_rows = max_rows;
+    tess_status st = pool_open(&x->m, MAX(m->n_threads, m->shards.n_ranks), &x->threads, err);
+    if (st >= 0) st = program_body(&m->a, &x->m, &x->body, err);
+    if (st >= 0) st = program_head(&m->a, &x->m, &x->head, err);
+    for (uint32_t r = 0; st >= 0 && r < m->shards.n_ranks; r++) st = open_rank(x, r, err);
+    if (st >= 0) {
+        x->logits_stride = x->rank[0].head.stride[W_LOGITS];
+        x->logits = mem_calloc(&x->m, EXEC_HEAD_ROWS * (uint64_t)x->logits_stride, sizeof *x->logits);
+        if (!x->logits) st = ERR(err, TESS_E_NOMEM, "no memory for logits");
+    }
+    if (st < 0) exec_close(x);
+    else *out = x;
+    return st;
+}
+
+void exec_close(exec *x)
+{
+    if (!x) return;
+    pool_close(x->threads);
+    for (uint32_t r = 0; r < MAX_RANKS; r++) {
+        rank_state *k = &x->rank[r];
+        mem_free(&x->m, k->act);
+        mem_free(&x->m, k->scratch);
+        plan_free(&x->m, &k->body);
+        plan_free(&x->m, &k->head);
+    }
+    for (uint32_t i = 0; i < ARCH_MAX_ATTN_KINDS; i++) {
+        mem_free(&x->m, x->rope[i]);
+        mem_free(&x->m, x->inv[i]);
+    }
+    program_free(&x->body);
+    program_free(&x->head);
+    mem_free(&x->m, x->logits);
+    mem m = x->m;
+    mem_free(&m, x);
+}
+
+/* Rows of the table are made in blocks as positions are reached: a short prompt does not pay for a long context. */
+static tess_status rope_reach(exec *x, uint32_t kind, uint32_t rows, tess_error *err)
+{
+    enum { BLOCK = 256 };
+    const arch *a = &x->model->a;
+    uint32_t dims = a->rope_dims, have = x->rope_rows[kind], want = (rows + BLOCK - 1) / BLOCK * BLOCK;
+    if (rows <= have || dims == 0) return TESS_OK;
+    if (!x->inv[kind]) {
+        x->inv[kind] = mem_calloc(&x->m, dims / 2, sizeof(float));
+        if (!x->inv[kind]) return ERR(err, TESS_E_NOMEM, "no memory for the rope table");
+        rope_inv_freq(&a->attn[kind], dims, x->inv[kind]);
+    }
+    size_t bytes;
+    want = MAX(want, MIN(have * 2, a->max_ctx));
+    float *t = size_mul3(want, dims, sizeof *t, &bytes) ? mem_realloc(&x->m, x->rope[kind], bytes) : NULL;
+    if (!t) return ERR(err, TESS_E_NOMEM, "no memory for the rope table of %u positions", want);
+    rope_fill(&a->attn[kind], x->inv[kind], dims, have, want, t + (size_t)have * dims);
+    x->rope[kind] = t;
+    x->rope_rows[kind] = want;
+    return TESS_OK;
+}
+
+tess_status exec_prepare(exec *x, uint32_t n_rows, uint32_t max_pos, tess_error *err)
+{
+    const arch *a = &x->model->a;
+    for (uint32_t i = 0; i < a->n_attn_kinds && a->rope_kind != ROPE_NONE; i++) TRY(rope_reach(x, i, max_pos + 1, err));
+    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
+        rank_state *k = &x->rank[r];
+        size_t want = op_attn_scratch(n_rows, n_heads_of(x, k, false), a->v_head_dim, max_pos + 1, k->n_threads);
+        if (want <= k->scratch_floats) continue;
+        float *p = mem_alloc(&x->m, want * sizeof *p);
+        if (!p) return ERR(err, TESS_E_NOMEM, "no memory for attention over %u positions", max_pos + 1);
+        mem_free(&x->m, k->scratch);
+        k->scratch = p;
+        k->scratch_floats = want;
+    }
+    return TESS_OK;
+}

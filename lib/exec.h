@@ -1,0 +1,32 @@
+/*
+ * exec.h - runs the programs of a context: activations, threads, ranks.
+ *
+ * One pool of threads; each rank has a team, a contiguous run of them. exec_body computes the last hidden state of the rows of
+ * a batch and writes their K and V; exec_head computes the logits of chosen rows. Nothing is allocated while they run; what a
+ * longer batch or a later position needs is taken before (exec_prepare).
+ */
+#ifndef TESS_EXEC_H
+#define TESS_EXEC_H
+#include "kv.h"
+#include "pool.h"
+#include "program.h"
+
+enum { EXEC_HEAD_ROWS = 16 };
+
+typedef struct {            /* one forward pass; arrays of n_rows or n_seqs, owned by the caller */
+    uint32_t n_rows, n_seqs;
+    const int32_t *ids;
+    const uint32_t *pos, *seq; /* position; index of the row's sequence in this batch */
+    uint8_t *const *const *tables[ARCH_MAX_ATTN_KINDS][MAX_RANKS]; /* [group][rank][n_seqs] -> page addresses */
+    uint32_t max_pos;
+} exec_batch;
+
+typedef struct exec exec;
+tess_status exec_open(const tess_model *m, const kv_pool *kv_, uint32_t max_rows, exec **out, tess_error *err);
+void exec_close(exec *x);
+tess_status exec_prepare(exec *x, uint32_t n_rows, uint32_t max_pos, tess_error *err);
+/* *cancel is read once a layer; CANCELLED when it was set. */
+tess_status exec_body(exec *x, const exec_batch *b, const uint32_t *cancel, tess_error *err);
+/* Logits of rows[0..n) of the last body, n <= EXEC_HEAD_ROWS: n times vocab_size floats at *logits, stride *stride. */
+void exec_head(exec *x, const uint32_t *rows, uint32_t n, const float **logits, size_t *stride);
+#endif

@@ -1,0 +1,52 @@
+/*
+ * kv.h - KV pages: a pool of one context, and the block table of a sequence for each group of layers.
+ *
+ * Layers with the same window form a group, which has its own block tables. A page holds page_tokens positions of all layers of
+ * its group, for every rank (each rank has its own memory, kernels/ops.h states the layout). Pages are allocated when they are
+ * needed and kept for reuse when they are dropped; all groups draw on one budget in bytes. Pages have reference counts: a
+ * fork shares them, and a page that is shared is copied before it is written. Pages wholly before the window are given back.
+ *
+ * Host only; one thread.
+ */
+#ifndef TESS_KV_H
+#define TESS_KV_H
+#include "ops.h"
+#include "shard.h"
+
+typedef struct kv_page kv_page;
+struct kv_page { uint32_t refs; kv_page *next; uint8_t *data[MAX_RANKS]; };
+typedef struct {
+    uint32_t window, n_layers;
+    uint64_t page_bytes[MAX_RANKS], total_bytes;
+    op_kv kv[MAX_RANKS];           /* layer_off is that of the group's layer 0 */
+    uint64_t layer_bytes[MAX_RANKS];
+    kv_page *free;
+} kv_group;
+typedef struct {
+    const mem *m;
+    uint32_t n_ranks, page_tokens, n_groups;
+    kv_group groups[ARCH_MAX_ATTN_KINDS];
+    uint8_t layer_group[ARCH_MAX_LAYERS];
+    uint16_t layer_index[ARCH_MAX_LAYERS]; /* of the layer in its group */
+    uint64_t budget, allocated;            /* bytes */
+    uint64_t pages_live, pages_made, pages_shared;
+} kv_pool;
+typedef struct {
+    kv_page **pages;            /* [n]; NULL: given back (before the window) */
+    uint8_t **base[MAX_RANKS];  /* [n] addresses for the kernels */
+    size_t n, cap;
+} kv_table;
+
+tess_status kv_pool_open(kv_pool *p, const mem *m, const arch *a, const shard_plan *s, uint32_t dtype, uint32_t page_tokens, uint64_t budget, tess_error *err);
+void kv_pool_close(kv_pool *p); /* every table must be empty */
+/* Makes positions [from, to) writable. KV_FULL: the budget is used up; NOMEM. On an error the table keeps what it had. */
+tess_status kv_table_reserve(kv_pool *p, uint32_t group, kv_table *t, uint64_t from, uint64_t to, tess_error *err);
+/* Gives pages back: those behind `keep` positions, and those that no position >= pos can see. */
+void kv_table_truncate(kv_pool *p, uint32_t group, kv_table *t, uint64_t keep);
+void kv_table_pass(kv_pool *p, uint32_t group, kv_table *t, uint64_t pos);
+/* dst (empty) gets the first `keep` positions of src, shared. */
+tess_status kv_table_fork(kv_pool *p, const kv_table *src, uint64_t keep, kv_table *dst, tess_error *err);
+void kv_table_free(kv_pool *p, uint32_t group, kv_table *t);
+/* Bytes of one page of every group over all ranks. */
+uint64_t kv_bytes_per_page(const kv_pool *p);
+#endif

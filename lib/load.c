@@ -1,0 +1,308 @@
+/*
+ * load.c - brings the weights of a container into the form that kernels read.
+ *
+ * Every piece becomes a TILE8 image: raw pieces are used where they are mapped, others are decoded into memory of the model.
+ * The hash of every chunk is checked on the way, also of mapped ones, unless TESS_MODEL_NO_VERIFY. Vectors (norms, biases)
+ * become f32. Then each rank gets op_weights: rows of row-split tensors, leaves of column-split ones.
+ */
+#include "model.h"
+#include "os.h"
+
+typedef struct { uint32_t piece; uint64_t chunk0, n_chunks; } load_item;
+typedef struct {
+    tess_model *m;
+    const ct_info *info;
+    bool verify;
+    ct_scratch **scratch; /* one a thread */
+    load_item *items;
+    uint64_t n_items, done, total;
+    uint32_t stop;        /* atomic; set on the first error or cancellation */
+    uint32_t lock;        /* atomic; guards err */
+    tess_error err;
+    const tess_model_params *params;
+} load_state;
+
+static const ct_tensor *tensor_of(const load_state *s, uint32_t piece) { return &s->info->tensors[s->info->pieces[piece].tensor]; }
+
+static void load_fail(load_state *s, const tess_error *e)
+{
+    if (__atomic_exchange_n(&s->lock, 1, __ATOMIC_ACQ_REL) == 0) s->err = *e;
+    __atomic_store_n(&s->stop, 1, __ATOMIC_RELEASE);
+}
+
+/* One item is a run of chunks of one piece: check the mapped bytes, or decode the rows into the piece's own memory. */
+static void load_one(void *arg, uint64_t i, uint32_t thread)
+{
+    load_state *s = arg;
+    if (__atomic_load_n(&s->stop, __ATOMIC_ACQUIRE)) return;
+    const load_item *it = &s->items[i];
+    const ct_piece *p = &s->info->pieces[it->piece];
+    tess_error e;
+    tess_status st = TESS_OK;
+    if (!s->m->owned[it->piece]) {
+        for (uint64_t c = 0; st >= 0 && s->verify && c < it->n_chunks; c++)
+            st = ct_check_chunk(s->m->file, p->first_chunk + it->chunk0 + c, s->scratch[thread], &e);
+    } else {
+        const ct_tensor *t = tensor_of(s, it->piece);
+        uint64_t row0 = it->chunk0 * p->rows_per_chunk, rows = MIN(it->n_chunks * p->rows_per_chunk, p->n_rows - row0);
+        uint64_t width = p->n_k * dtype_get(t->dtype)->block_bytes;
+        uint8_t *dst = (uint8_t *)s->m->owned[it->piece] + (t->rank == 1 ? 0 : row0 * width);
+        st = ct_read_rows(s->m->file, it->piece, row0, rows, t->rank == 1 ? LAYOUT_ROWS : LAYOUT_TILE8, dst, (size_t)width, s->scratch[thread], &e);
+    }
+    if (st < 0) load_fail(s, &e);
+    uint64_t done = __atomic_add_fetch(&s->done, p->n_chunks ? p->usize * it->n_chunks / p->n_chunks : 0, __ATOMIC_RELAXED);
+    if (thread == 0 && s->params && s->params->progress && s->params->progress(s->params->progress_user, MIN(done, s->total), s->total)) {
+        ERR(&e, TESS_E_CANCELLED, "loading was cancelled");
+        load_fail(s, &e);
+    }
+}
+
+/* Decides for every piece between map and copy; allocates copies. Quantized and float pieces alike. */
+static tess_status place_pieces(load_state *s, tess_error *err)
+{
+    tess_model *m = s->m;
+    uint64_t copies = 0;
+    for (uint32_t i = 0; i < s->info->n_pieces; i++) {
+        const ct_piece *p = &s->info->pieces[i];
+        const ct_tensor *t = tensor_of(s, i);
+        s->total += p->usize;
+        if (t->rank == 2 && t->layout == LAYOUT_TILE8 && p->raw_contig && (m->tiles[i] = ct_map_piece(m->file, i))) continue;
+        uint64_t k[MAX_LEAVES] = {p->n_k}, bytes; /* floats need no leaves; q8/q4 sizes are those of the file */
+        if (t->rank == 1) k[0] = p->n_k * p->n_rows;
+        bool fits = t->rank == 1 ? u64_mul(k[0], 4, &bytes)
+                  : dtype_is_quant(t->dtype) ? (bytes = p->usize, true)
+                  : layout_bytes(t->dtype, LAYOUT_TILE8, p->n_rows, k, 1, &bytes);
+        if (!fits || !u64_add(copies, bytes, &copies)) return ERR(err, TESS_E_FORMAT, "%s: tensor %s is too large", s->info->path, t->name);
+        uint64_t avail = os_mem_available();
+        if (avail && copies > avail) return ERR(err, TESS_E_NOMEM, "%s: the weights need %llu MB of memory, %llu MB are available", s->info->path, (unsigned long long)(copies >> 20), (unsigned long long)(avail >> 20));
+        m->owned[i] = mem_alloc(&m->m, (size_t)bytes);
+        if (!m->owned[i]) return ERR(err, TESS_E_NOMEM, "no memory for %llu bytes of tensor %s", (unsigned long long)bytes, t->name);
+        m->tiles[i] = m->owned[i];
+    }
+    return TESS_OK;
+}
+
+/* Items of about 4 chunks, in file order. */
+static tess_status make_items(load_state *s, tess_error *err)
+{
+    enum { CHUNKS = 4 };
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < s->info->n_pieces; i++) n += ceil_div(s->info->pieces[i].n_chunks, CHUNKS);
+    s->items = mem_calloc(&s->m->m, MAX(n, 1u), sizeof *s->items);
+    if (!s->items) return ERR(err, TESS_E_NOMEM, "no memory to plan the loading");
+    for (uint32_t i = 0; i < s->info->n_pieces; i++)
+        for (uint64_t c = 0; c < s->info->pieces[i].n_chunks; c += CHUNKS)
+            s->items[s->n_items++] = (load_item){i, c, MIN((uint64_t)CHUNKS, s->info->pieces[i].n_chunks - c)};
+    return TESS_OK;
+}
+
+static tess_status load_pieces(load_state *s, pool *p, tess_error *err)
+{
+    const mem *m = &s->m->m;
+    uint32_t n = pool_size(p);
+    tess_status st = TESS_OK;
+    s->m->tiles = arena_alloc(&s->m->store, s->info->n_pieces + 1u, sizeof *s->m->tiles);
+    s->m->owned = arena_alloc(&s->m->store, s->info->n_pieces + 1u, sizeof *s->m->owned);
+    s->scratch = mem_calloc(m, n, sizeof *s->scratch);
+    if (!s->m->tiles || !s->m->owned || !s->scratch) st = ERR(err, TESS_E_NOMEM, "no memory to load the model");
+    for (uint32_t i = 0; st >= 0 && i < n; i++) st = ct_scratch_open(m, &s->scratch[i], err);
+    if (st >= 0) st = place_pieces(s, err);
+    if (st >= 0) st = make_items(s, err);
+    if (st >= 0) pool_each(p, s->n_items, load_one, s);
+    if (st >= 0 && s->stop) {
+        if (err) *err = s->err;
+        st = s->err.status;
+    }
+    for (uint32_t i = 0; s->scratch && i < n; i++) ct_scratch_close(s->scratch[i]);
+    mem_free(m, s->scratch);
+    mem_free(m, s->items);
+    return st;
+}
+
+/* ---- views ---- */
+
+static const ct_tensor *find_tensor(const tess_model *m, uint32_t role, uint32_t part, int32_t layer)
+{
+    char name[160];
+    const ct_info *info = ct_get(m->file);
+    role_name(role, part, layer, name, sizeof name);
+    int64_t i = ct_find(m->file, name);
+    if (i < 0) return NULL;
+    const ct_tensor *t = &info->tensors[i];
+    return t->alias == CT_NO_ALIAS ? t : &info->tensors[t->alias];
+}
+
+/* The tensor of a role, its shape compared with what the arch demands; *t stays NULL when the model has no such weight. */
+static tess_status need_tensor(const tess_model *m, uint32_t role, uint32_t part, int32_t layer, const ct_tensor **t, tess_error *err)
+{
+    uint64_t rows, cols;
+    char name[160];
+    *t = NULL;
+    if (!role_shape(&m->a, role, part, &rows, &cols)) return TESS_OK;
+    const ct_tensor *f = find_tensor(m, role, part, layer);
+    role_name(role, part, layer, name, sizeof name);
+    if (!f) return ERR(err, TESS_E_FORMAT, "%s: tensor %s is missing", ct_get(m->file)->path, name);
+    uint64_t want_rank = cols ? 2 : 1;
+    if (f->rank != want_rank || f->shape[0] != rows || (cols && f->shape[1] != cols))
+        return ERR(err, TESS_E_FORMAT, "%s: tensor %s is [%llu, %llu], the architecture demands [%llu, %llu]", ct_get(m->file)->path, name,
+                   (unsigned long long)f->shape[0], (unsigned long long)(f->rank > 1 ? f->shape[1] : 1), (unsigned long long)rows, (unsigned long long)(cols ? cols : 1));
+    *t = f;
+    return TESS_OK;
+}
+
+static tess_status load_vector(tess_model *m, uint32_t role, uint32_t part, int32_t layer, const float **out, tess_error *err)
+{
+    const ct_tensor *t;
+    *out = NULL;
+    TRY(need_tensor(m, role, part, layer, &t, err));
+    if (!t) return TESS_OK;
+    if (!dtype_get(t->dtype)->is_float || t->n_pieces != 1) return ERR(err, TESS_E_FORMAT, "%s: tensor %s must be one piece of floats", ct_get(m->file)->path, t->name);
+    float *v = arena_alloc(&m->store, t->shape[0], sizeof *v);
+    if (!v) return ERR(err, TESS_E_NOMEM, "no memory for tensor %s", t->name);
+    dtype_to_f32(t->dtype, m->tiles[t->first_piece], v, (size_t)t->shape[0]);
+    *out = v;
+    return TESS_OK;
+}
+
+static tess_status load_norm(tess_model *m, uint32_t role, int32_t layer, model_norm *out, tess_error *err)
+{
+    TRY(load_vector(m, role, PART_DATA, layer, &out->w, err));
+    return load_vector(m, role, PART_BIAS, layer, &out->b, err);
+}
+
+static uint64_t stride_of(const ct_tensor *t, const ct_piece *p, const arch_axis *x)
+{
+    uint64_t k[MAX_LEAVES] = {p->n_k}, n = 1, stride = 0;
+    if (t->split_dim == 1)
+        for (n = 0; n < p->n_leaves; n++) k[n] = axis_elem(x, x->leaf[p->leaf0 + n + 1]) - axis_elem(x, x->leaf[p->leaf0 + n]);
+    layout_stride(t->dtype, LAYOUT_TILE8, k, (uint32_t)n, &stride);
+    return stride;
+}
+
+/* Rows [rows.lo, rows.hi) of a tensor that is whole along K. */
+static tess_status view_rows(tess_model *m, const ct_tensor *t, shard_range rows, op_weight *w, tess_error *err)
+{
+    const ct_info *info = ct_get(m->file);
+    op_run *runs = arena_alloc(&m->store, t->n_pieces, sizeof *runs);
+    if (!runs) return ERR(err, TESS_E_NOMEM, "no memory for tensor %s", t->name);
+    *w = (op_weight){.dtype = t->dtype, .n_rows = rows.hi - rows.lo, .n_k = (uint32_t)t->shape[1], .n_leaves = 1, .runs = runs};
+    for (uint32_t i = 0; i < t->n_pieces; i++) {
+        const ct_piece *p = &info->pieces[t->first_piece + i];
+        uint64_t lo = MAX((uint64_t)rows.lo, p->row0), hi = MIN((uint64_t)rows.hi, p->row0 + p->n_rows);
+        if (lo >= hi) continue;
+        uint64_t at = lo - p->row0, stride = stride_of(t, p, NULL);
+        runs[w->n_parts++] = (op_run){m->tiles[t->first_piece + i] + at / TILE_ROWS * stride, stride, (uint32_t)(at % TILE_ROWS),
+                                      (uint32_t)(lo - rows.lo), (uint32_t)(hi - lo), 0, (uint32_t)t->shape[1]};
+    }
+    return TESS_OK;
+}
+
+/* Where leaf `leaf` starts within a row block of piece p. */
+static uint64_t leaf_offset(const ct_tensor *t, const ct_piece *p, const arch_axis *x, uint32_t leaf)
+{
+    ct_piece before = *p;
+    before.n_leaves = leaf - p->leaf0;
+    return before.n_leaves ? stride_of(t, &before, x) : 0;
+}
+
+/* Leaves [leaf.lo, leaf.hi) of a tensor that is split along K; every leaf lies in one piece. */
+static tess_status view_leaves(tess_model *m, const ct_tensor *t, const arch_axis *x, shard_range leaf, op_weight *w, tess_error *err)
+{
+    const ct_info *info = ct_get(m->file);
+    uint64_t k0 = axis_elem(x, x->leaf[leaf.lo]), k1 = axis_elem(x, x->leaf[leaf.hi]);
+    op_run *runs = arena_alloc(&m->store, MAX_LEAVES, sizeof *runs);
+    if (!runs) return ERR(err, TESS_E_NOMEM, "no memory for tensor %s", t->name);
+    *w = (op_weight){.dtype = t->dtype, .n_rows = (uint32_t)t->shape[0], .n_k = (uint32_t)(k1 - k0), .n_leaves = leaf.hi - leaf.lo, .n_parts = 1, .runs = runs};
+    for (uint32_t l = leaf.lo; l < leaf.hi; l++) {
+        const ct_piece *p = &info->pieces[t->first_piece];
+        uint32_t i = 0;
+        while (i < t->n_pieces && !(l >= p[i].leaf0 && l < p[i].leaf0 + p[i].n_leaves)) i++;
+        if (i == t->n_pieces) return ERR(err, TESS_E_FORMAT, "%s: leaf %u of tensor %s is in no piece", info->path, l, t->name);
+        uint64_t lo = axis_elem(x, x->leaf[l]), hi = axis_elem(x, x->leaf[l + 1]);
+        runs[l - leaf.lo] = (op_run){m->tiles[t->first_piece + i] + leaf_offset(t, &p[i], x, l), stride_of(t, &p[i], x), 0, 0, w->n_rows,
+                                     (uint32_t)(lo - k0), (uint32_t)(hi - lo)};
+    }
+    return TESS_OK;
+}
+
+/* A row-parallel weight keeps the K of its leaves; a file of this tensor that is not split along K has one piece for all. */
+static tess_status load_linear(tess_model *m, uint32_t role, int32_t layer, shard_range rows_or_leaves, const arch_axis *k_axis, model_linear *out, tess_error *err)
+{
+    const ct_tensor *t;
+    const float *bias;
+    TRY(need_tensor(m, role, PART_DATA, layer, &t, err));
+    if (!t) return TESS_OK;
+    TRY(load_vector(m, role, PART_BIAS, layer, &bias, err));
+    if (k_axis) {
+        out->bias = bias;
+        return view_leaves(m, t, k_axis, rows_or_leaves, &out->w, err);
+    }
+    out->bias = bias ? bias + rows_or_leaves.lo : NULL;
+    return view_rows(m, t, rows_or_leaves, &out->w, err);
+}
+
+static shard_range scaled(shard_range r, uint32_t by) { return (shard_range){r.lo * by, r.hi * by}; }
+
+static tess_status load_layer(tess_model *m, uint32_t i, tess_error *err)
+{
+    int32_t layer = (int32_t)i;
+    model_layer_norms *n = &m->norms[i];
+    const arch *a = &m->a;
+    TRY(load_norm(m, ROLE_ATTN_NORM, layer, &n->attn, err));
+    TRY(load_norm(m, ROLE_FFN_NORM, layer, &n->ffn, err));
+    TRY(load_norm(m, ROLE_POST_ATTN_NORM, layer, &n->post_attn, err));
+    TRY(load_norm(m, ROLE_POST_FFN_NORM, layer, &n->post_ffn, err));
+    TRY(load_norm(m, ROLE_Q_NORM, layer, &n->q, err));
+    TRY(load_norm(m, ROLE_K_NORM, layer, &n->k, err));
+    for (uint32_t r = 0; r < m->shards.n_ranks; r++) {
+        const shard_rank *s = &m->shards.rank[r];
+        model_layer_rank *l = &m->layers[(size_t)i * m->shards.n_ranks + r];
+        TRY(load_linear(m, ROLE_Q, layer, scaled(s->q_head, a->head_dim), NULL, &l->q, err));
+        TRY(load_linear(m, ROLE_K, layer, scaled(s->kv_head, a->head_dim), NULL, &l->k, err));
+        TRY(load_linear(m, ROLE_V, layer, scaled(s->kv_head, a->v_head_dim), NULL, &l->v, err));
+        TRY(load_linear(m, ROLE_O, layer, s->q_leaf, &m->shards.q, &l->o, err));
+        TRY(load_linear(m, ROLE_GATE, layer, s->ffn, NULL, &l->gate, err));
+        TRY(load_linear(m, ROLE_UP, layer, s->ffn, NULL, &l->up, err));
+        TRY(load_linear(m, ROLE_DOWN, layer, s->ffn_leaf, &m->shards.ffn, &l->down, err));
+    }
+    return TESS_OK;
+}
+
+static tess_status load_views(tess_model *m, tess_error *err)
+{
+    const arch *a = &m->a;
+    model_linear whole = {0};
+    m->norms = arena_alloc(&m->store, a->n_layers, sizeof *m->norms);
+    m->layers = arena_alloc(&m->store, (uint64_t)a->n_layers * m->shards.n_ranks, sizeof *m->layers);
+    if (!m->norms || !m->layers) return ERR(err, TESS_E_NOMEM, "no memory for %u layers", a->n_layers);
+    TRY(load_linear(m, ROLE_EMBED, -1, (shard_range){0, a->vocab_size}, NULL, &whole, err));
+    m->embed = whole.w;
+    TRY(load_linear(m, ROLE_POS_EMBED, -1, (shard_range){0, a->max_ctx}, NULL, &whole, err));
+    if (a->learned_pos) m->pos_embed = whole.w;
+    TRY(load_norm(m, ROLE_FINAL_NORM, -1, &m->final_norm, err));
+    for (uint32_t r = 0; r < m->shards.n_ranks; r++)
+        TRY(load_linear(m, a->tied_head ? ROLE_EMBED : ROLE_HEAD, -1, m->shards.rank[r].vocab, NULL, &m->head[r], err));
+    for (uint32_t i = 0; i < a->n_layers; i++) TRY(load_layer(m, i, err));
+    return TESS_OK;
+}
+
+static void count_weights(tess_model *m)
+{
+    const ct_info *info = ct_get(m->file);
+    uint64_t by_dtype[DT_COUNT] = {0};
+    for (uint32_t i = 0; i < info->n_pieces; i++) {
+        const ct_tensor *t = &info->tensors[info->pieces[i].tensor];
+        m->weight_bytes += info->pieces[i].usize;
+        if (t->dtype < DT_COUNT) by_dtype[t->dtype] += info->pieces[i].usize;
+    }
+    for (uint32_t d = 1; d < DT_COUNT; d++)
+        if (by_dtype[d] > by_dtype[m->weight_dtype]) m->weight_dtype = d;
+}
+
+tess_status model_load(tess_model *m, pool *p, const tess_model_params *params, tess_error *err)
+{
+    load_state s = {.m = m, .info = ct_get(m->file), .params = params, .verify = !params || !(params->flags & TESS_MODEL_NO_VERIFY)};
+    TRY(load_pieces(&s, p, err));
+    count_weights(m);
+    return load_views(m, err);
+}

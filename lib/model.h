@@ -1,0 +1,53 @@
+/*
+ * model.h - an open model: container, arch, tokenizer, template, and the weights as every rank sees them.
+ *
+ * Immutable after model_open, reference-counted (contexts hold it). All ranks of the CPU live in one process, so a piece is
+ * mapped or decoded once, and each rank gets views (op_weight) of it.
+ */
+#ifndef TESS_MODEL_H
+#define TESS_MODEL_H
+#include "container.h"
+#include "ops.h"
+#include "shard.h"
+#include "tok.h"
+
+typedef struct { op_weight w; const float *bias; } model_linear;  /* bias: of this rank's rows, or the whole for row-parallel */
+typedef struct { const float *w, *b; } model_norm;                /* NULL w: absent */
+typedef struct { model_linear q, k, v, o, gate, up, down; } model_layer_rank;
+typedef struct { model_norm attn, ffn, post_attn, post_ffn, q, k; } model_layer_norms;
+
+struct tess_model {
+    mem m;
+    uint32_t refs;              /* atomic */
+    ct_file *file;
+    arch a;
+    bool has_weights;
+    tok *tokenizer;             /* NULL: none */
+    char *chat_template;        /* NULL: none */
+    size_t chat_template_len;
+    char *bos_text, *eos_text;  /* for templates; NULL: none */
+    tess_token *eos;
+    uint32_t n_eos;
+    tess_token bos, pad, unk;
+    shard_plan shards;
+    uint32_t n_threads;
+    int32_t compute;
+    const op_table *ops;
+    arena store;                /* views, vectors, decoded pieces' table */
+    const uint8_t **tiles;      /* [n_pieces] TILE8 image, mapped or in `owned` */
+    void **owned;               /* [n_pieces] decoded copies */
+    op_weight embed, pos_embed; /* the whole table: each rank reads any row */
+    model_norm final_norm;
+    model_linear head[MAX_RANKS];
+    model_layer_norms *norms;   /* [n_layers] */
+    model_layer_rank *layers;   /* [n_layers][n_ranks] */
+    uint64_t weight_bytes;
+    uint32_t weight_dtype;      /* of most parameters */
+};
+
+tess_status model_open(const char *path, const tess_model_params *p, tess_model **out, tess_error *err);
+void model_retain(tess_model *m);
+void model_release(tess_model *m);
+/* load.c: fills weights of a model whose file, arch, shards and ops are set; pool does the work. */
+tess_status model_load(tess_model *m, pool *p, const tess_model_params *params, tess_error *err);
+#endif

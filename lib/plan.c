@@ -1,0 +1,137 @@
+/*
+ * plan.c - memory and barriers of a program for one rank.
+ *
+ * Lifetimes: a slot lives from the instruction that writes it to the last that reads it. First fit: slots are placed in order
+ * of birth at the lowest offset where no living slot is. Slots that other ranks read (partials) get two buffers of their own
+ * in turn, never reused for others: a rank may still read buffer 0 while another one already writes buffer 1, and the
+ * barrier before the sum of buffer 1 says that all have left buffer 0.
+ *
+ * Barriers depend on the program only, never on offsets: an instruction waits when it reads what was written, or overwrites
+ * (in place, or by reuse of memory) what was read or written, since the last barrier. Reuse is made safe by letting a slot's
+ * memory go only to instructions behind a barrier: a slot counts as living up to the barrier that follows its last reader.
+ */
+#include "program.h"
+
+static void lifetimes(program *p)
+{
+    for (size_t i = 0; i < p->n_slots; i++) p->slots[i].first = UINT32_MAX, p->slots[i].last = 0;
+    for (uint32_t i = 0; i < p->n_code; i++) {
+        const prog_instr *c = &p->code[i];
+        for (int j = 0; j < 3; j++)
+            if (c->in[j] != NO_SLOT) p->slots[c->in[j]].last = i;
+        if (c->out != NO_SLOT) {
+            p->slots[c->out].first = MIN(p->slots[c->out].first, i);
+            p->slots[c->out].last = MAX(p->slots[c->out].last, i);
+        }
+    }
+    if (p->in_slot != NO_SLOT) p->slots[p->in_slot].first = 0;
+    p->slots[p->out_slot].last = (uint32_t)p->n_code;
+}
+
+/* True when c must wait for instructions since `from`. */
+static bool depends(const program *p, const prog_instr *c, uint32_t from, uint32_t i)
+{
+    for (uint32_t j = from; j < i; j++) {
+        const prog_instr *e = &p->code[j];
+        if (c->op == PROG_ATTN && e->op == PROG_KV_WRITE) return true;
+        for (int k = 0; k < 3; k++) {
+            if (c->in[k] != NO_SLOT && c->in[k] == e->out) return true;
+            if (c->out != NO_SLOT && c->out == e->in[k]) return true;
+        }
+        if (c->out != NO_SLOT && c->out == e->out) return true;
+    }
+    return false;
+}
+
+static void barriers(program *p)
+{
+    uint32_t from = 0;
+    for (uint32_t i = 0; i < p->n_code; i++) {
+        prog_instr *c = &p->code[i];
+        bool partials = c->op == PROG_REDUCE && p->slots[c->in[0]].shared;
+        c->sync = partials ? 2 : depends(p, c, from, i) ? 1 : 0;
+        if (c->sync) from = i;
+    }
+}
+
+/* Last instruction before the barrier that ends the life of a slot whose last reader is `last`. */
+static uint32_t until_barrier(const program *p, uint32_t last)
+{
+    uint32_t i = last + 1;
+    while (i < p->n_code && p->code[i].sync == 0) i++;
+    return i - 1;
+}
+
+static bool widths(const arch *a, const shard_plan *s, uint32_t rank, plan *out)
+{
+    const shard_rank *k = &s->rank[rank];
+    uint32_t q = k->q_head.hi - k->q_head.lo, n_kv = k->kv_head.hi - k->kv_head.lo;
+    const uint64_t w[W_COUNT] = {[W_HIDDEN] = a->hidden_size, [W_Q] = (uint64_t)q * a->head_dim, [W_K] = (uint64_t)n_kv * a->head_dim,
+                                 [W_V] = (uint64_t)n_kv * a->v_head_dim, [W_ATTN] = (uint64_t)q * a->v_head_dim, [W_FFN] = k->ffn.hi - k->ffn.lo,
+                                 [W_PART_O] = a->hidden_size, [W_PART_DOWN] = a->hidden_size, [W_LOGITS] = a->vocab_size};
+    for (int i = 0; i < W_COUNT; i++) {
+        uint64_t v;
+        if (!u64_align(w[i], 16, &v) || v > UINT32_MAX) return false;
+        out->stride[i] = (uint32_t)v;
+        out->leaves[i] = 1;
+    }
+    out->leaves[W_PART_O] = k->q_leaf.hi - k->q_leaf.lo;
+    out->leaves[W_PART_DOWN] = k->ffn_leaf.hi - k->ffn_leaf.lo;
+    return true;
+}
+
+static uint64_t slot_floats(const plan *l, const prog_slot *s) { return (uint64_t)l->stride[s->width] * l->leaves[s->width] * l->rows; }
+
+/* Lowest offset for slot i beside the slots placed before it that live at the same time. */
+static uint64_t first_fit(const program *p, const plan *l, size_t i, uint64_t base)
+{
+    uint64_t at = base, size = slot_floats(l, &p->slots[i]);
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (size_t j = 0; j < i; j++) {
+            const prog_slot *o = &p->slots[j];
+            if (o->shared || until_barrier(p, o->last) < p->slots[i].first) continue;
+            uint64_t end = l->off[j] + slot_floats(l, o);
+            if (l->off[j] < at + size && at < end) at = end, moved = true;
+        }
+    }
+    return at;
+}
+
+/* The logits of all ranks are one buffer of the executor: no room for them here. */
+static uint64_t shared_buffers(const program *p, plan *l)
+{
+    uint64_t room = 0;
+    for (size_t i = 0; i < p->n_slots; i++)
+        if (p->slots[i].shared && p->slots[i].width != W_LOGITS) room = MAX(room, slot_floats(l, &p->slots[i]));
+    uint32_t turn = 0;
+    for (size_t i = 0; i < p->n_slots; i++)
+        if (p->slots[i].shared && p->slots[i].width != W_LOGITS) l->off[i] = room * (turn++ % 2);
+    return 2 * room;
+}
+
+tess_status plan_make(program *p, const arch *a, const shard_plan *s, uint32_t rank, uint32_t rows, plan *out, tess_error *err)
+{
+    *out = (plan){.rows = rows};
+    lifetimes(p);
+    barriers(p);
+    out->off = mem_calloc(p->m, p->n_slots, sizeof *out->off);
+    if (!out->off || !widths(a, s, rank, out)) {
+        plan_free(p->m, out);
+        return ERR(err, TESS_E_NOMEM, "no memory to plan the activations");
+    }
+    uint64_t base = shared_buffers(p, out);
+    out->floats = base;
+    for (size_t i = 0; i < p->n_slots; i++) {
+        if (p->slots[i].shared) continue;
+        out->off[i] = first_fit(p, out, i, base);
+        out->floats = MAX(out->floats, out->off[i] + slot_floats(out, &p->slots[i]));
+    }
+    return TESS_OK;
+}
+
+void plan_free(const mem *m, plan *p)
+{
+    mem_free(m, p->off);
+    *p = (plan){0};
+}

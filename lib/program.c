@@ -1,0 +1,117 @@
+/* program.c - builds the list of operations from arch; see program.h. No family has a name here: every choice is a field. */
+#include "program.h"
+
+static uint16_t slot_new(program *p, uint8_t width, bool shared)
+{
+    if (p->failed || p->n_slots >= NO_SLOT || !mem_grow(p->m, &p->slots, &p->cap_slots, p->n_slots + 1, sizeof *p->slots)) {
+        p->failed = true;
+        return 0;
+    }
+    p->slots[p->n_slots] = (prog_slot){.width = width, .shared = shared};
+    return (uint16_t)p->n_slots++;
+}
+
+static void emit(program *p, prog_instr i)
+{
+    if (p->failed || !mem_grow(p->m, &p->code, &p->cap_code, p->n_code + 1, sizeof *p->code)) {
+        p->failed = true;
+        return;
+    }
+    p->code[p->n_code++] = i;
+}
+
+static uint16_t op(program *p, uint8_t what, uint8_t weight, uint16_t layer, uint8_t width, uint16_t a, uint16_t b)
+{
+    uint16_t out = slot_new(p, width, width == W_PART_O || width == W_PART_DOWN || width == W_LOGITS);
+    emit(p, (prog_instr){.op = what, .weight = weight, .layer = layer, .in = {a, b, NO_SLOT}, .out = out});
+    return out;
+}
+
+static void op_in_place(program *p, uint8_t what, uint8_t weight, uint16_t layer, uint16_t slot)
+{
+    emit(p, (prog_instr){.op = what, .weight = weight, .layer = layer, .in = {slot, NO_SLOT, NO_SLOT}, .out = slot, .in_place = 1});
+}
+
+/* Attention on the normed rows n; gives the partial sums of o_proj. */
+static uint16_t attention(program *p, const arch *a, uint16_t layer, uint16_t n)
+{
+    uint16_t q = op(p, PROG_LINEAR, WT_Q, layer, W_Q, n, NO_SLOT);
+    uint16_t k = op(p, PROG_LINEAR, WT_K, layer, W_K, n, NO_SLOT);
+    uint16_t v = op(p, PROG_LINEAR, WT_V, layer, W_V, n, NO_SLOT);
+    if (a->qk_norm == QK_NORM_HEAD) {
+        op_in_place(p, PROG_NORM, WT_NORM_Q, layer, q);
+        op_in_place(p, PROG_NORM, WT_NORM_K, layer, k);
+    }
+    if (a->rope_kind != ROPE_NONE && a->attn[a->layer_attn[layer]].rope_on) {
+        op_in_place(p, PROG_ROPE, WT_NORM_Q, layer, q);
+        op_in_place(p, PROG_ROPE, WT_NORM_K, layer, k);
+    }
+    emit(p, (prog_instr){.op = PROG_KV_WRITE, .layer = layer, .in = {k, v, NO_SLOT}, .out = NO_SLOT});
+    uint16_t o = op(p, PROG_ATTN, WT_NONE, layer, W_ATTN, q, NO_SLOT);
+    return op(p, PROG_LINEAR, WT_O, layer, W_PART_O, o, NO_SLOT);
+}
+
+/* Feed-forward on the normed rows n; gives the partial sums of down_proj. */
+static uint16_t feed_forward(program *p, const arch *a, uint16_t layer, uint16_t n)
+{
+    uint16_t g = a->gated_ffn ? op(p, PROG_LINEAR, WT_GATE, layer, W_FFN, n, NO_SLOT) : NO_SLOT;
+    uint16_t u = op(p, PROG_LINEAR, WT_UP, layer, W_FFN, n, NO_SLOT);
+    uint16_t h = op(p, PROG_ACT, WT_NONE, layer, W_FFN, a->gated_ffn ? g : u, a->gated_ffn ? u : NO_SLOT);
+    return op(p, PROG_LINEAR, WT_DOWN, layer, W_PART_DOWN, h, NO_SLOT);
+}
+
+/* x + sum of the partials, or the normed sum where the block has a norm there. weight tells whose bias is added. */
+static uint16_t join(program *p, const arch *a, uint16_t layer, uint16_t parts, uint8_t weight, uint8_t post_norm, uint16_t x)
+{
+    if (a->block_kind != BLOCK_POST && a->block_kind != BLOCK_SANDWICH) return op(p, PROG_REDUCE, weight, layer, W_HIDDEN, parts, x);
+    uint16_t t = op(p, PROG_REDUCE, weight, layer, W_HIDDEN, parts, NO_SLOT);
+    op_in_place(p, PROG_NORM, post_norm, layer, t);
+    return op(p, PROG_REDUCE, WT_NONE, layer, W_HIDDEN, t, x);
+}
+
+static uint16_t block(program *p, const arch *a, uint16_t layer, uint16_t x)
+{
+    bool parallel = a->block_kind == BLOCK_PARALLEL || a->block_kind == BLOCK_PARALLEL2;
+    uint16_t n = a->block_kind == BLOCK_POST ? x : op(p, PROG_NORM, WT_NORM_ATTN, layer, W_HIDDEN, x, NO_SLOT);
+    uint16_t fn = n;
+    if (a->block_kind == BLOCK_PARALLEL2) fn = op(p, PROG_NORM, WT_NORM_FFN, layer, W_HIDDEN, x, NO_SLOT);
+    x = join(p, a, layer, attention(p, a, layer, n), WT_O, WT_NORM_POST_ATTN, x);
+    if (!parallel) fn = a->block_kind == BLOCK_POST ? x : op(p, PROG_NORM, WT_NORM_FFN, layer, W_HIDDEN, x, NO_SLOT);
+    return join(p, a, layer, feed_forward(p, a, layer, fn), WT_DOWN, WT_NORM_POST_FFN, x);
+}
+
+static tess_status finish(program *p, tess_error *err)
+{
+    if (!p->failed) return TESS_OK;
+    program_free(p);
+    return ERR(err, TESS_E_NOMEM, "no memory for the list of operations");
+}
+
+tess_status program_body(const arch *a, const mem *m, program *out, tess_error *err)
+{
+    *out = (program){.m = m, .in_slot = NO_SLOT};
+    if (a->qk_norm == QK_NORM_ALL) return ERR(err, TESS_E_UNSUPPORTED, "%s: q/k norms over all heads are not supported by this version", a->family);
+    uint16_t x = op(out, PROG_EMBED, WT_NONE, 0, W_HIDDEN, NO_SLOT, NO_SLOT);
+    for (uint16_t i = 0; i < a->n_layers; i++) x = block(out, a, i, x);
+    out->out_slot = x;
+    return finish(out, err);
+}
+
+tess_status program_head(const arch *a, const mem *m, program *out, tess_error *err)
+{
+    UNUSED(a);
+    *out = (program){.m = m};
+    out->in_slot = slot_new(out, W_HIDDEN, false);
+    uint16_t n = op(out, PROG_NORM, WT_NORM_FINAL, 0, W_HIDDEN, out->in_slot, NO_SLOT);
+    out->out_slot = op(out, PROG_LINEAR, WT_HEAD, 0, W_LOGITS, n, NO_SLOT);
+    op_in_place(out, PROG_LOGITS, WT_NONE, 0, out->out_slot);
+    return finish(out, err);
+}
+
+void program_free(program *p)
+{
+    if (!p->m) return;
+    mem_free(p->m, p->code);
+    mem_free(p->m, p->slots);
+    *p = (program){0};
+}

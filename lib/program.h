@@ -1,0 +1,57 @@
+/*
+ * program.h - the forward pass as a list of operations over numbered activation slots.
+ *
+ * Built once from arch and rank count; the same list serves every rank, which differ only in widths and weights. A slot is one
+ * value, written by one instruction (x, the residual stream, is a new slot after every addition). plan.c lays the slots of
+ * one rank into one arena by lifetime and says where barriers are needed; exec.c runs the list; a step allocates nothing.
+ *
+ * Two programs: the body (ids to the last hidden state of every row) and the head (chosen rows to logits).
+ */
+#ifndef TESS_PROGRAM_H
+#define TESS_PROGRAM_H
+#include "model.h"
+
+enum { PROG_EMBED = 1, PROG_NORM, PROG_LINEAR, PROG_ROPE, PROG_KV_WRITE, PROG_ATTN, PROG_ACT, PROG_REDUCE, PROG_LOGITS };
+/* Width of a slot in floats per row, by what it holds; partials have one such row per leaf of the rank. */
+enum { W_HIDDEN = 0, W_Q, W_K, W_V, W_ATTN, W_FFN, W_PART_O, W_PART_DOWN, W_LOGITS, W_COUNT };
+/* Weights that an instruction names; layer tells which. */
+enum { WT_NONE = 0, WT_Q, WT_K, WT_V, WT_O, WT_GATE, WT_UP, WT_DOWN, WT_HEAD,
+       WT_NORM_ATTN, WT_NORM_FFN, WT_NORM_POST_ATTN, WT_NORM_POST_FFN, WT_NORM_Q, WT_NORM_K, WT_NORM_FINAL };
+enum { NO_SLOT = 0xffff };
+
+typedef struct {
+    uint8_t op, weight;
+    uint8_t sync;       /* barrier before it: 0 none, 1 the rank's team, 2 all ranks; set by plan_make */
+    uint8_t in_place;   /* out is in[0] */
+    uint16_t layer;
+    uint16_t in[3];     /* NO_SLOT = none; meaning by op: linear x; act gate, up; kv_write k, v; reduce partials, residual */
+    uint16_t out;
+} prog_instr;
+typedef struct { uint8_t width; bool shared; /* read by other ranks */ uint32_t first, last; /* instructions, by plan_make */ uint64_t off; } prog_slot;
+typedef struct {
+    const mem *m;
+    prog_instr *code;
+    size_t n_code, cap_code;
+    prog_slot *slots;
+    size_t n_slots, cap_slots;
+    uint16_t in_slot, out_slot; /* head: hidden rows in; body: hidden rows out; head: logits out */
+    bool failed;
+} program;
+
+tess_status program_body(const arch *a, const mem *m, program *out, tess_error *err);
+tess_status program_head(const arch *a, const mem *m, program *out, tess_error *err);
+void program_free(program *p);
+
+/* plan.c */
+typedef struct {
+    uint32_t rows;              /* most rows of one run */
+    uint64_t *off;              /* [n_slots] offset of each slot in the rank's arena, in floats */
+    uint32_t stride[W_COUNT];   /* floats per row */
+    uint32_t leaves[W_COUNT];   /* 1, or leaves of partials on this rank */
+    uint64_t floats;            /* size of the arena */
+} plan;
+/* Widths of rank r; lifetimes to offsets. Also fills sync of the program (the same for every rank: it is made from lifetimes
+ * and overlaps of all ranks, so that barriers agree). */
+tess_status plan_make(program *p, const arch *a, const shard_plan *s, uint32_t rank, uint32_t rows, plan *out, tess_error *err);
+void plan_free(const mem *m, plan *p);
+#endif

@@ -1,0 +1,61 @@
+/* rope.c - see rope.h. YaRN: Peng et al. 2023 (arXiv 2309.00071); llama3: the scaling published with Llama 3.1. */
+#include "rope.h"
+
+#include <math.h>
+
+static const double PI = 3.14159265358979323846;
+
+static double yarn_dim(double rotations, uint32_t dims, const arch_attn *t)
+{
+    return dims * log(t->orig_ctx / (rotations * 2 * PI)) / (2 * log(t->rope_theta));
+}
+
+/* Interpolated below the ramp, unchanged above it, a mixture on it. */
+static void yarn(const arch_attn *t, uint32_t dims, float *inv)
+{
+    double low = floor(yarn_dim(t->beta_fast, dims, t)), high = ceil(yarn_dim(t->beta_slow, dims, t));
+    low = fmax(low, 0);
+    high = fmin(high, dims - 1);
+    if (low == high) high += 0.001;
+    for (uint32_t i = 0; i < dims / 2; i++) {
+        double ramp = fmin(fmax((i - low) / (high - low), 0), 1);
+        float keep = (float)(1 - ramp), inter = (float)(inv[i] / t->factor);
+        inv[i] = inter * (1 - keep) + inv[i] * keep;
+    }
+}
+
+static void llama3(const arch_attn *t, uint32_t dims, float *inv)
+{
+    double low_wave = t->orig_ctx / t->low_freq, high_wave = t->orig_ctx / t->high_freq;
+    for (uint32_t i = 0; i < dims / 2; i++) {
+        double wave = 2 * PI / inv[i];
+        if (wave > low_wave) inv[i] = (float)(inv[i] / t->factor);
+        else if (wave >= high_wave) {
+            double smooth = (t->orig_ctx / wave - t->low_freq) / (t->high_freq - t->low_freq);
+            inv[i] = (float)((1 - smooth) * inv[i] / t->factor + smooth * inv[i]);
+        }
+    }
+}
+
+void rope_inv_freq(const arch_attn *t, uint32_t dims, float *inv)
+{
+    for (uint32_t i = 0; i < dims / 2; i++) {
+        float power = (float)(2 * i) / (float)dims;
+        inv[i] = 1.0f / (float)pow(t->rope_theta, power);
+    }
+    if (t->rope_scale == ROPE_SCALE_LINEAR)
+        for (uint32_t i = 0; i < dims / 2; i++) inv[i] = (float)(inv[i] / t->factor);
+    if (t->rope_scale == ROPE_SCALE_YARN) yarn(t, dims, inv);
+    if (t->rope_scale == ROPE_SCALE_LLAMA3) llama3(t, dims, inv);
+}
+
+void rope_fill(const arch_attn *t, const float *inv, uint32_t dims, uint32_t lo, uint32_t hi, float *cs)
+{
+    float scale = (float)t->attn_factor;
+    for (uint32_t p = lo; p < hi; p++)
+        for (uint32_t i = 0; i < dims / 2; i++, cs += 2) {
+            float angle = (float)p * inv[i];
+            cs[0] = (float)cos(angle) * scale;
+            cs[1] = (float)sin(angle) * scale;
+        }
+}

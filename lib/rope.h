@@ -1,0 +1,10 @@
+/* rope.h - tables of cos and sin, as transformers computes them (modeling_rope_utils): inverse frequencies in float32 from
+ * base ** (2i / dims), angle = position * frequency in float32. Made when a context needs positions, not in kernels. */
+#ifndef TESS_ROPE_H
+#define TESS_ROPE_H
+#include "arch.h"
+/* inv[dims / 2] */
+void rope_inv_freq(const arch_attn *t, uint32_t dims, float *inv);
+/* cs[(pos - lo)][dims / 2][2] for pos in [lo, hi) */
+void rope_fill(const arch_attn *t, const float *inv, uint32_t dims, uint32_t lo, uint32_t hi, float *cs);
+#endif

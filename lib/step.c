@@ -1,0 +1,222 @@
+/* step.c - one step: choose rows, take pages, run, sample, report. See ctx.h. */
+#include "ctx.h"
+
+static bool wants_rows(const tess_ctx *c, const ctx_seq *s)
+{
+    if (!s->open || s->n_done >= s->n) return false;
+    return !s->finished || ((s->p.flags & TESS_SEQ_FEED_LAST) && s->n <= c->p.max_seq_tokens);
+}
+
+/* Fills batch_seq and take: decoding sequences first, then prompts by order of opening. Gives the number of sequences. */
+static uint32_t choose(tess_ctx *c)
+{
+    uint32_t n = 0, room = c->p.max_step_tokens;
+    for (uint32_t i = 0; i < c->p.max_seqs && room; i++)
+        if (wants_rows(c, &c->seqs[i]) && c->seqs[i].n - c->seqs[i].n_done == 1) {
+            c->batch_seq[n] = i;
+            c->take[n++] = 1;
+            room--;
+        }
+    uint64_t after = 0;
+    while (room) {
+        ctx_seq *next = NULL;
+        for (uint32_t i = 0; i < c->p.max_seqs; i++) {
+            ctx_seq *s = &c->seqs[i];
+            if (wants_rows(c, s) && s->n - s->n_done > 1 && s->opened > after && (!next || s->opened < next->opened)) next = s;
+        }
+        if (!next) break;
+        after = next->opened;
+        c->batch_seq[n] = (uint32_t)(next - c->seqs);
+        c->take[n] = (uint32_t)MIN((size_t)room, next->n - next->n_done);
+        room -= c->take[n++];
+    }
+    return n;
+}
+
+static bool has_pages(const tess_ctx *c, const ctx_seq *s)
+{
+    for (uint32_t g = 0; g < c->kv.n_groups; g++)
+        if (s->tables[g].n) return true;
+    return false;
+}
+
+/* Takes the pages of the youngest sequence other than keep; false when there is none. */
+static bool preempt(tess_ctx *c, const ctx_seq *keep)
+{
+    ctx_seq *victim = NULL;
+    for (uint32_t i = 0; i < c->p.max_seqs; i++) {
+        ctx_seq *s = &c->seqs[i];
+        if (s != keep && s->open && has_pages(c, s) && s->opened > keep->opened && (!victim || s->opened > victim->opened)) victim = s;
+    }
+    if (!victim) return false;
+    for (uint32_t g = 0; g < c->kv.n_groups; g++) kv_table_truncate(&c->kv, g, &victim->tables[g], 0);
+    victim->n_done = 0; /* its logits and ids stay: only K and V are computed again */
+    c->preemptions++;
+    return true;
+}
+
+static tess_status reserve(tess_ctx *c, ctx_seq *s, uint32_t rows, tess_error *err)
+{
+    for (uint32_t g = 0; g < c->kv.n_groups; g++)
+        for (;;) {
+            tess_status st = kv_table_reserve(&c->kv, g, &s->tables[g], s->n_done, s->n_done + rows, err);
+            if (st >= 0) break;
+            if (st != TESS_E_KV_FULL || !preempt(c, s)) return st;
+        }
+    return TESS_OK;
+}
+
+/* Pages for all chosen rows. A sequence that finds none waits, as long as another one can go on; one that lost its pages to
+ * an older one on the way is left out of this step. */
+static tess_status take_pages(tess_ctx *c, uint32_t *n, tess_error *err)
+{
+    uint32_t kept = 0;
+    tess_status full = TESS_OK;
+    for (uint32_t i = 0; i < *n; i++) {
+        ctx_seq *s = &c->seqs[c->batch_seq[i]];
+        tess_status st = reserve(c, s, c->take[i], err);
+        if (st == TESS_E_KV_FULL) full = st;
+        else if (st < 0) return st;
+    }
+    for (uint32_t i = 0; i < *n; i++) {
+        ctx_seq *s = &c->seqs[c->batch_seq[i]];
+        bool ready = true;
+        for (uint32_t g = 0; g < c->kv.n_groups; g++) ready = ready && s->tables[g].n * c->p.page_tokens >= s->n_done + c->take[i];
+        if (!ready || s->n_done + c->take[i] > s->n) continue;
+        c->batch_seq[kept] = c->batch_seq[i];
+        c->take[kept++] = c->take[i];
+    }
+    *n = kept;
+    if (kept == 0 && full < 0) return full;
+    return TESS_OK;
+}
+
+static void build_batch(tess_ctx *c, uint32_t n, exec_batch *b)
+{
+    *b = (exec_batch){.n_seqs = n, .ids = c->ids, .pos = c->pos, .seq = c->seq_of};
+    for (uint32_t i = 0; i < n; i++) {
+        const ctx_seq *s = &c->seqs[c->batch_seq[i]];
+        for (uint32_t j = 0; j < c->take[i]; j++, b->n_rows++) {
+            c->ids[b->n_rows] = s->ids[s->n_done + j];
+            c->pos[b->n_rows] = (uint32_t)(s->n_done + j);
+            c->seq_of[b->n_rows] = i;
+            b->max_pos = MAX(b->max_pos, c->pos[b->n_rows]);
+        }
+        for (uint32_t g = 0; g < c->kv.n_groups; g++)
+            for (uint32_t r = 0; r < c->kv.n_ranks; r++) c->tables[g][r][i] = s->tables[g].base[r];
+    }
+    for (uint32_t g = 0; g < c->kv.n_groups; g++)
+        for (uint32_t r = 0; r < c->kv.n_ranks; r++) b->tables[g][r] = c->tables[g][r];
+}
+
+/* Sequences that end with this step get room for their logits before anything runs. */
+static tess_status prepare_logits(tess_ctx *c, uint32_t n, tess_error *err)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        ctx_seq *s = &c->seqs[c->batch_seq[i]];
+        if (!s->logits && !(s->logits = mem_calloc(&c->m, c->model->a.vocab_size, sizeof *s->logits))) return ERR(err, TESS_E_NOMEM, "no memory for logits");
+        if (!mem_grow(&c->m, &s->ids, &s->cap, s->n + 1, sizeof *s->ids)) return ERR(err, TESS_E_NOMEM, "no memory for ids");
+    }
+    return TESS_OK;
+}
+
+static void deliver(tess_ctx *c, uint32_t row, const exec_batch *b, const float *logits)
+{
+    ctx_seq *s = &c->seqs[c->batch_seq[b->seq[row]]];
+    size_t vocab = c->model->a.vocab_size;
+    tess_seq id = (uint64_t)s->generation << 32 | (uint64_t)(s - c->seqs);
+    if (c->p.on_logits) c->p.on_logits(c->p.logits_user, id, b->pos[row], logits, vocab);
+    if (b->pos[row] + 1 == s->n) memcpy(s->logits, logits, vocab * sizeof *logits);
+}
+
+/* Logits of the rows that were asked for, a few at a time so that a long prompt needs no buffer of its length. */
+static void run_heads(tess_ctx *c, const exec_batch *b)
+{
+    uint32_t n = 0;
+    for (uint32_t r = 0; r < b->n_rows; r++) {
+        const ctx_seq *s = &c->seqs[c->batch_seq[b->seq[r]]];
+        if ((s->p.flags & TESS_SEQ_ALL_LOGITS) || b->pos[r] + 1 == s->n) c->want[n++] = r;
+    }
+    for (uint32_t i = 0; i < n; i += EXEC_HEAD_ROWS) {
+        const float *logits;
+        size_t stride;
+        uint32_t k = MIN(n - i, (uint32_t)EXEC_HEAD_ROWS);
+        exec_head(c->exec, c->want + i, k, &logits, &stride);
+        for (uint32_t j = 0; j < k; j++) deliver(c, c->want[i + j], b, logits + j * stride);
+    }
+}
+
+static bool is_stop(const tess_ctx *c, const ctx_seq *s, int32_t id)
+{
+    if (s->p.flags & TESS_SEQ_IGNORE_EOS) return false;
+    const tess_token *list = s->p.n_stop ? s->stop : c->model->eos;
+    uint32_t n = s->p.n_stop ? s->p.n_stop : c->model->n_eos;
+    for (uint32_t i = 0; i < n; i++)
+        if (list[i] == id) return true;
+    return false;
+}
+
+static void send_done(tess_event *ev, size_t *n, tess_seq id, ctx_seq *s, int32_t token, uint32_t reason)
+{
+    s->finished = s->done_sent = true;
+    ev[(*n)++] = (tess_event){.seq = id, .token = token, .kind = TESS_EV_DONE, .reason = reason};
+}
+
+static tess_status sample(tess_ctx *c, ctx_seq *s, tess_event *ev, size_t *n, tess_error *err)
+{
+    tess_seq id = (uint64_t)s->generation << 32 | (uint64_t)(s - c->seqs);
+    int32_t token;
+    float logprob;
+    tess_status st = sampler_draw(s->logits, c->model->a.vocab_size, s->ids, s->n, s->n_prompt, &s->p, s->draws, &c->work, &token, &logprob, err);
+    if (st < 0) {
+        send_done(ev, n, id, s, -1, TESS_DONE_ERROR);
+        return st == TESS_E_NONFINITE ? err_prefix(err, st, "after %zu tokens", s->n) : st;
+    }
+    s->draws++;
+    if (is_stop(c, s, token)) {
+        send_done(ev, n, id, s, token, TESS_DONE_STOP);
+        ev[*n - 1].logprob = logprob;
+        return TESS_OK;
+    }
+    s->ids[s->n++] = token; /* room was made in prepare_logits */
+    s->n_out++;
+    ev[(*n)++] = (tess_event){id, token, logprob, TESS_EV_TOKEN, 0};
+    if (s->n_out >= s->p.max_new || s->n > c->p.max_seq_tokens) send_done(ev, n, id, s, -1, TESS_DONE_LENGTH);
+    return TESS_OK;
+}
+
+/* After a pass that succeeded: positions count as done, pages behind windows go, complete sequences draw their next id. */
+static tess_status commit(tess_ctx *c, uint32_t n_seqs, tess_event *ev, size_t *n, tess_error *err)
+{
+    tess_status worst = TESS_OK;
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        ctx_seq *s = &c->seqs[c->batch_seq[i]];
+        s->n_done += c->take[i];
+        for (uint32_t g = 0; g < c->kv.n_groups; g++) kv_table_pass(&c->kv, g, &s->tables[g], s->n_done);
+        s->has_logits = s->n_done == s->n;
+        if (!s->has_logits || s->finished || s->p.max_new == 0) continue;
+        tess_status st = sample(c, s, ev, n, err);
+        if (st < 0) worst = st;
+    }
+    return worst;
+}
+
+tess_status ctx_step(tess_ctx *c, tess_event *ev, size_t *n, tess_error *err)
+{
+    exec_batch b;
+    *n = 0;
+    if (__atomic_exchange_n(&c->cancel, 0, __ATOMIC_RELAXED)) return ERR(err, TESS_E_CANCELLED, "the step was cancelled");
+    uint32_t n_seqs = choose(c);
+    if (n_seqs == 0) return TESS_IDLE;
+    TRY(take_pages(c, &n_seqs, err));
+    TRY(prepare_logits(c, n_seqs, err));
+    build_batch(c, n_seqs, &b);
+    TRY(exec_prepare(c->exec, b.n_rows, b.max_pos, err));
+    tess_status st = exec_body(c->exec, &b, &c->cancel, err);
+    if (st < 0) {
+        __atomic_store_n(&c->cancel, 0, __ATOMIC_RELAXED);
+        return st;
+    }
+    run_heads(c, &b);
+    return commit(c, n_seqs, ev, n, err);
+}
