@@ -173,13 +173,13 @@ static tess_status sample(tess_ctx *c, ctx_seq *s, tess_event *ev, size_t *n, te
         return st == TESS_E_NONFINITE ? err_prefix(err, st, "after %zu tokens", s->n) : st;
     }
     s->draws++;
+    s->ids[s->n++] = token; /* room was made in prepare_logits */
+    s->n_out++;
     if (is_stop(c, s, token)) {
         send_done(ev, n, id, s, token, TESS_DONE_STOP);
         ev[*n - 1].logprob = logprob;
         return TESS_OK;
     }
-    s->ids[s->n++] = token; /* room was made in prepare_logits */
-    s->n_out++;
     ev[(*n)++] = (tess_event){id, token, logprob, TESS_EV_TOKEN, 0};
     if (s->n_out >= s->p.max_new || s->n > c->p.max_seq_tokens) send_done(ev, n, id, s, -1, TESS_DONE_LENGTH);
     return TESS_OK;

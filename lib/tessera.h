@@ -252,7 +252,8 @@ enum { TESS_EV_TOKEN = 1, TESS_EV_DONE = 2 };
 enum { TESS_DONE_STOP = 1, TESS_DONE_LENGTH = 2, TESS_DONE_ERROR = 3 };
 typedef struct { /* frozen */
     tess_seq seq;
-    tess_token token; /* TOKEN: the new id; DONE: -1, or the id of the stop list that was drawn */
+    tess_token token; /* TOKEN: the new id; DONE: -1, or the id of the stop list that was drawn: it is part of the
+                         sequence, but no TOKEN event is sent for it */
     float logprob;    /* of token, before temperature and filters */
     uint32_t kind;    /* TESS_EV_* */
     uint32_t reason;  /* DONE: TESS_DONE_* */
