@@ -135,27 +135,6 @@ tess_status ctx_seq_append(tess_ctx *c, ctx_seq *s, const int32_t *ids, size_t n
     return TESS_OK;
 }
 
-tess_status ctx_seq_fork(tess_ctx *c, ctx_seq *src, size_t keep, tess_seq *out, tess_error *err)
-{
-    *out = 0;
-    if (keep > src->n) return ERR(err, TESS_E_ARG, "cannot keep %zu ids of a sequence of %zu", keep, src->n);
-    TRY(ctx_seq_open(c, &src->p, out, err));
-    ctx_seq *s = ctx_seq_get(c, *out);
-    tess_status st = ctx_seq_append(c, s, src->ids, keep, err);
-    s->n_done = MIN(keep, src->n_done);
-    for (uint32_t g = 0; st >= 0 && g < c->kv.n_groups; g++) st = kv_table_fork(&c->kv, &src->tables[g], s->n_done, &s->tables[g], err);
-    if (st >= 0 && keep == src->n && src->has_logits) {
-        s->logits = mem_calloc(&c->m, c->model->a.vocab_size, sizeof *s->logits);
-        if (!s->logits) st = ERR(err, TESS_E_NOMEM, "no memory for logits");
-        else memcpy(s->logits, src->logits, c->model->a.vocab_size * sizeof *s->logits);
-        s->has_logits = st >= 0;
-    }
-    if (st >= 0) return TESS_OK;
-    ctx_seq_close(c, s);
-    *out = 0;
-    return st;
-}
-
 /* A window may have dropped pages that a shorter sequence needs again: then it is computed anew from the start. */
 static bool pages_lost(const tess_ctx *c, const ctx_seq *s, size_t keep)
 {
@@ -167,6 +146,28 @@ static bool pages_lost(const tess_ctx *c, const ctx_seq *s, size_t keep)
             if (!s->tables[g].pages[i]) return true;
     }
     return false;
+}
+
+tess_status ctx_seq_fork(tess_ctx *c, ctx_seq *src, size_t keep, tess_seq *out, tess_error *err)
+{
+    *out = 0;
+    if (keep > src->n) return ERR(err, TESS_E_ARG, "cannot keep %zu ids of a sequence of %zu", keep, src->n);
+    TRY(ctx_seq_open(c, &src->p, out, err));
+    ctx_seq *s = ctx_seq_get(c, *out);
+    tess_status st = ctx_seq_append(c, s, src->ids, keep, err);
+    s->n_done = MIN(keep, src->n_done);
+    if (pages_lost(c, src, s->n_done)) s->n_done = 0;
+    for (uint32_t g = 0; st >= 0 && g < c->kv.n_groups; g++) st = kv_table_fork(&c->kv, &src->tables[g], s->n_done, &s->tables[g], err);
+    if (st >= 0 && keep == src->n && src->n_done == src->n && src->has_logits) {
+        s->logits = mem_calloc(&c->m, c->model->a.vocab_size, sizeof *s->logits);
+        if (!s->logits) st = ERR(err, TESS_E_NOMEM, "no memory for logits");
+        else memcpy(s->logits, src->logits, c->model->a.vocab_size * sizeof *s->logits);
+        s->has_logits = st >= 0;
+    }
+    if (st >= 0) return TESS_OK;
+    ctx_seq_close(c, s);
+    *out = 0;
+    return st;
 }
 
 void ctx_seq_truncate(tess_ctx *c, ctx_seq *s, size_t keep)
