@@ -91,7 +91,8 @@ typedef struct { op_kv kv; op_batch b; const float *k, *v; size_t ks, vs; } op_k
  *   o[d] = chain over ascending positions: fma(p[j], v_j[d], o[d]), starting from 0.
  * Merge in ascending chunks, starting from the first chunk's (M, L, O) = (m, l, o):
  *   M' = max(M, m); a = exp(M - M'); b = exp(m - M'); L' = fma(L, a, l * b); O'[d] = fma(O[d], a, o[d] * b).
- * out = O / L (division). sinks: not NULL: after the last chunk a term exp(sink[h] - M) joins L in the same way.
+ * out = (O * c) / L (division), c = 1. sinks: not NULL: after the last chunk M' = max(M, sink[h]); c = exp(M - M');
+ * L' = fma(L, c, exp(sink[h] - M')).
  * scratch: op_attn_scratch() floats. Threads take (row, kv head) pairs; with few rows the chunks are split over the
  * threads as well, which needs the barrier callback between chunks and merge. */
 typedef struct {

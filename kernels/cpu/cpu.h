@@ -1,0 +1,138 @@
+/*
+ * cpu.h - what the CPU kernels share: shares of threads, addresses in tiles and pages, coefficients of the functions.
+ *
+ * Nothing here does arithmetic on activations: every table of operations states its own, so that ref.c stays an oracle.
+ * How work is cut between threads never changes a bit of a result; it only has to cover everything once.
+ */
+#ifndef TESS_CPU_H
+#define TESS_CPU_H
+#include "ops.h"
+#include "pool.h"
+
+enum { ATTN_CHUNK = 256 }; /* positions per chunk of attention, part of the numerics contract */
+
+/* ---- coefficients; ref.c states the formulas ---- */
+#define EXP_LOG2E 0x1.715476p+0f
+#define EXP_MAGIC 0x1.8p+23f /* adding it rounds to an integer, which then stands in the low bits */
+#define EXP_LN2_HI 0x1.62e4p-1f
+#define EXP_LN2_LO 0x1.7f7d1cp-20f
+#define EXP_MIN (-0x1.5d589ep+6f) /* below it: 0 (the result would not be a normal number) */
+#define EXP_MAX 0x1.62e42ep+6f    /* above it: infinity */
+#define EXP_C2 0x1.fffffcp-2f
+#define EXP_C3 0x1.55549p-3f
+#define EXP_C4 0x1.5558f4p-5f
+#define EXP_C5 0x1.123a6ap-7f
+#define EXP_C6 0x1.6a2368p-10f
+
+#define TANH_SMALL 0.625f
+#define TANH_C0 -0x1.555532p-2f
+#define TANH_C1 0x1.110726p-3f
+#define TANH_C2 -0x1.b83c5cp-5f
+#define TANH_C3 0x1.5226a2p-6f
+#define TANH_C4 -0x1.75e1e4p-8f
+
+#define GELU_MAX 16.0f
+#define GELU_K 0x1.333334p-2f
+#define GELU_C0 0x1.e110bcp-18f
+#define GELU_C1 0x1.e96bfp-4f
+#define GELU_C2 0x1.f362aep-4f
+#define GELU_C3 0x1.83d32ep-4f
+#define GELU_C4 0x1.23e948p-3f
+#define GELU_C5 -0x1.395d9ap-4f
+#define GELU_C6 0x1.d44b2ep-3f
+#define GELU_C7 -0x1.5a737ep-3f
+#define GELU_C8 0x1.3a64e4p-5f
+
+#define GELU_TANH_A -0x1.988454p+0f /* -2 * sqrt(2 / pi) */
+#define GELU_TANH_B 0x1.6e4e26p-5f  /* 0.044715 */
+
+/* ---- weights ---- */
+static inline uint64_t run_blocks(const op_run *r)
+{
+    return r->n_rows ? ceil_div((uint64_t)r->row_skip + r->n_rows, TILE_ROWS) : 0;
+}
+/* Lanes [lane0, lane1) of row block b belong to the run; lane0 is output row *row. */
+static inline void block_rows(const op_run *r, uint64_t b, uint32_t *lane0, uint32_t *lane1, uint32_t *row)
+{
+    uint64_t first = b * TILE_ROWS, last = (uint64_t)r->row_skip + r->n_rows;
+    *lane0 = b ? 0 : r->row_skip;
+    *lane1 = (uint32_t)MIN((uint64_t)TILE_ROWS, last - first);
+    *row = r->row0 + (uint32_t)(first + *lane0 - r->row_skip);
+}
+
+/* A thread's part of a weight: walks the runs in order and yields in each the row blocks [b0, b1) of the share. All row
+ * blocks of all runs, weighted by their K, are cut in n_threads contiguous parts. */
+typedef struct { const op_weight *w; uint64_t lo, hi, at; uint32_t next; } run_walk;
+typedef struct { const op_run *run; uint32_t leaf; uint64_t b0, b1; } run_share;
+
+static inline uint64_t run_cost(const op_run *r) { return r->n_k ? r->n_k : 1; } /* of one row block */
+static inline run_walk run_walk_start(const op_weight *w, uint32_t thread, uint32_t n_threads)
+{
+    uint64_t total = 0;
+    uint32_t n = w->n_parts * w->n_leaves;
+    for (uint32_t i = 0; i < n; i++) total += run_blocks(&w->runs[i]) * run_cost(&w->runs[i]);
+    return (run_walk){w, total * thread / n_threads, total * (thread + 1) / n_threads, 0, 0};
+}
+static inline bool run_walk_next(run_walk *k, run_share *s)
+{
+    uint32_t n = k->w->n_parts * k->w->n_leaves;
+    while (k->next < n) {
+        const op_run *r = &k->w->runs[k->next];
+        uint64_t blocks = run_blocks(r), cost = run_cost(r), at = k->at;
+        s->run = r;
+        s->leaf = k->next++ % k->w->n_leaves;
+        s->b0 = k->lo <= at ? 0 : MIN(blocks, ceil_div(k->lo - at, cost));
+        s->b1 = k->hi <= at ? 0 : MIN(blocks, ceil_div(k->hi - at, cost));
+        k->at = at + blocks * cost;
+        if (s->b0 < s->b1) return true;
+    }
+    return false;
+}
+
+/* ---- elementwise work: a share of tokens times columns, as runs of columns of one token ---- */
+enum { CELL = 32 };
+typedef struct { uint64_t at, end; uint32_t per_row, n; } cell_walk;
+static inline cell_walk cell_walk_start(uint32_t n_tokens, uint32_t n, uint32_t thread, uint32_t n_threads)
+{
+    uint64_t per_row = ceil_div(n, CELL), lo, hi;
+    pool_share(per_row * n_tokens, 1, thread, n_threads, &lo, &hi);
+    return (cell_walk){lo, hi, (uint32_t)per_row, n};
+}
+static inline bool cell_walk_next(cell_walk *c, uint32_t *t, uint32_t *c0, uint32_t *c1)
+{
+    if (c->at >= c->end) return false;
+    uint64_t row = c->at / c->per_row, first = c->at % c->per_row;
+    uint64_t last = MIN((uint64_t)c->per_row, first + (c->end - c->at));
+    *t = (uint32_t)row;
+    *c0 = (uint32_t)first * CELL;
+    *c1 = MIN(c->n, (uint32_t)last * CELL);
+    c->at += last - first;
+    return true;
+}
+
+/* ---- pages ---- */
+static inline uint8_t *kv_head(const op_kv *pg, const op_batch *b, uint32_t t, uint32_t pos, uint32_t head)
+{
+    return b->tables[b->seq[t]][pos / pg->page_tokens] + pg->layer_off + head * pg->head_bytes;
+}
+static inline size_t kv_esize(const op_kv *pg) { return pg->dtype == DT_F32 ? 4 : 2; }
+/* Element of K: dimension d of slot s (position within the page); dimension d + 1 is 8 elements on. */
+static inline size_t kv_k_at(const op_kv *pg, uint32_t s, uint32_t d)
+{
+    return ((size_t)(s / TILE_ROWS) * pg->k_dim + d) * TILE_ROWS + s % TILE_ROWS;
+}
+/* First position that row t sees. */
+static inline uint32_t attn_lo(uint32_t window, uint32_t pos) { return window && pos >= window ? pos + 1 - window : 0; }
+/* Query heads [h0, h1) of the rank that read local kv head g. */
+static inline void attn_heads(const op_attn_args *a, uint32_t g, uint32_t *h0, uint32_t *h1)
+{
+    uint64_t first = (uint64_t)(g + a->kv_head0) * a->group, end = first + a->group;
+    *h0 = (uint32_t)MIN((uint64_t)a->n_heads, first > a->q_head0 ? first - a->q_head0 : 0);
+    *h1 = (uint32_t)MIN((uint64_t)a->n_heads, end > a->q_head0 ? end - a->q_head0 : 0);
+}
+
+/* Operations that other tables take as they are. */
+void ref_embed(const op_embed_args *a, uint32_t thread, uint32_t n_threads);
+void ref_kv_write(const op_kv_write_args *a, uint32_t thread, uint32_t n_threads);
+void ref_reduce(const op_reduce_args *a, uint32_t thread, uint32_t n_threads);
+#endif

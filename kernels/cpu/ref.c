@@ -1,0 +1,371 @@
+/*
+ * ref.c - the definition of every operation: plain C, one rounding per written operation, no vectors.
+ *
+ * Compiled for the plain instruction set with -ffp-contract=off. fmaf is the fused multiply-add of IEEE 754 (exact product,
+ * one rounding), whether the C library has it in hardware or not; division and sqrtf are correctly rounded. No other
+ * function of the C library takes part: exp, tanh and the error function are the formulas below.
+ * Every other table must give these bits. Speed is no aim here; clarity is.
+ */
+#include <math.h>
+
+#include "cpu.h"
+
+/* ---- functions ---- */
+static uint32_t bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+static float float_of(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+/* x = n ln 2 + r with |r| <= ln 2 / 2; exp(r) by a polynomial of degree 6; n is added to the exponent field. */
+float op_exp(float x)
+{
+    if (x != x) return x;
+    if (x < EXP_MIN) return 0.0f;
+    if (x > EXP_MAX) return INFINITY;
+    float t = fmaf(x, EXP_LOG2E, EXP_MAGIC), n = t - EXP_MAGIC;
+    float r = fmaf(n, -EXP_LN2_LO, fmaf(n, -EXP_LN2_HI, x));
+    float p = fmaf(EXP_C6, r, EXP_C5);
+    p = fmaf(p, r, EXP_C4);
+    p = fmaf(p, r, EXP_C3);
+    p = fmaf(p, r, EXP_C2);
+    p = fmaf(p, r, 1.0f);
+    p = fmaf(p, r, 1.0f);
+    return float_of(bits_of(p) + (bits_of(t) << 23));
+}
+
+/* Odd polynomial near 0, else 1 - 2 / (exp(2|x|) + 1). */
+float op_tanh(float x)
+{
+    float a = fabsf(x), z = x * x;
+    float p = fmaf(TANH_C4, z, TANH_C3);
+    p = fmaf(p, z, TANH_C2);
+    p = fmaf(p, z, TANH_C1);
+    p = fmaf(p, z, TANH_C0);
+    if (a < TANH_SMALL) return fmaf(x * z, p, x);
+    return copysignf(1.0f - 2.0f / (op_exp(a + a) + 1.0f), x);
+}
+
+static float act_silu(float x) { return x / (1.0f + op_exp(-x)); }
+
+/* x times the normal distribution function. With a = |x| its tail is exp(-a^2 / 2) times a polynomial in 1 / (1 + k a). The
+ * square is taken in two parts, so that the tail keeps its relative accuracy. */
+static float act_gelu(float x)
+{
+    float a = fabsf(x);
+    a = a < GELU_MAX ? a : GELU_MAX;
+    float sq = a * a, low = fmaf(a, a, -sq);
+    float e = op_exp(-0.5f * sq);
+    e = fmaf(e, -0.5f * low, e);
+    float t = 1.0f / fmaf(GELU_K, a, 1.0f);
+    float p = fmaf(GELU_C8, t, GELU_C7);
+    p = fmaf(p, t, GELU_C6);
+    p = fmaf(p, t, GELU_C5);
+    p = fmaf(p, t, GELU_C4);
+    p = fmaf(p, t, GELU_C3);
+    p = fmaf(p, t, GELU_C2);
+    p = fmaf(p, t, GELU_C1);
+    p = fmaf(p, t, GELU_C0);
+    float tail = e * p;
+    return x * (x >= 0.0f ? 1.0f - tail : tail);
+}
+
+/* 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3). */
+static float act_gelu_tanh(float x)
+{
+    float u = x * fmaf(GELU_TANH_B * x, x, 1.0f);
+    return x / (1.0f + op_exp(GELU_TANH_A * u));
+}
+
+static float act_relu(float x) { return 0.0f > x ? 0.0f : x; } /* NaN stays NaN */
+
+static float act_apply(uint32_t act, float x)
+{
+    switch (act) {
+    case ACT_SILU: return act_silu(x);
+    case ACT_GELU: return act_gelu(x);
+    case ACT_GELU_TANH: return act_gelu_tanh(x);
+    case ACT_RELU: return act_relu(x);
+    default: return act_relu(x) * act_relu(x); /* ACT_RELU2 */
+    }
+}
+
+static float soft_cap(float x, float cap) { return cap > 0.0f ? cap * op_tanh(x / cap) : x; }
+
+/* Element i of a float array of any float dtype. */
+static float widen(uint32_t dt, const uint8_t *p, size_t i)
+{
+    if (dt == DT_F32) return float_of(rd32(p + 4 * i));
+    return dt == DT_F16 ? f16_to_f32(rd16(p + 2 * i)) : bf16_to_f32(rd16(p + 2 * i));
+}
+
+static float lanes8_total(const float s[8])
+{
+    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+}
+
+/* ---- weights times activations ---- */
+static void linear_block(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t)
+{
+    const op_run *r = s->run;
+    const uint8_t *w = r->data + b * r->block_stride;
+    const float *x = a->x + t * a->xs + r->k0;
+    float acc[TILE_ROWS] = {0};
+    for (uint32_t k = 0; k < r->n_k; k++)
+        for (uint32_t i = 0; i < TILE_ROWS; i++) acc[i] = fmaf(widen(a->w->dtype, w, (size_t)k * TILE_ROWS + i), x[k], acc[i]);
+    uint32_t lane0, lane1, row;
+    block_rows(r, b, &lane0, &lane1, &row);
+    float *y = a->y + s->leaf * a->yl + t * a->ys;
+    for (uint32_t i = lane0; i < lane1; i++, row++) y[row] = a->bias ? acc[i] + a->bias[row] : acc[i];
+}
+
+static void ref_linear(const op_linear_args *a, uint32_t thread, uint32_t n_threads)
+{
+    run_walk walk = run_walk_start(a->w, thread, n_threads);
+    run_share s;
+    while (run_walk_next(&walk, &s))
+        for (uint64_t b = s.b0; b < s.b1; b++)
+            for (uint32_t t = 0; t < a->n_tokens; t++) linear_block(a, &s, b, t);
+}
+
+/* The run of a one-leaf weight that holds local row `row`; NULL when none does. */
+static const op_run *run_of_row(const op_weight *w, uint32_t row)
+{
+    for (uint32_t i = 0; i < w->n_parts; i++)
+        if (row >= w->runs[i].row0 && row - w->runs[i].row0 < w->runs[i].n_rows) return &w->runs[i];
+    return NULL;
+}
+
+void ref_embed(const op_embed_args *a, uint32_t thread, uint32_t n_threads)
+{
+    cell_walk walk = cell_walk_start(a->n_tokens, a->n, thread, n_threads);
+    size_t esize = a->w->dtype == DT_F32 ? 4 : 2;
+    for (uint32_t t, c0, c1; cell_walk_next(&walk, &t, &c0, &c1);) {
+        float *y = a->y + t * a->ys;
+        int64_t id = a->ids[t];
+        bool mine = id >= a->row_lo && id < a->row_hi;
+        const op_run *r = mine ? run_of_row(a->w, (uint32_t)(id - a->row_lo)) : NULL;
+        if (!r) {
+            memset(y + c0, 0, (c1 - c0) * sizeof *y);
+            continue;
+        }
+        uint64_t at = (uint64_t)r->row_skip + (uint32_t)(id - a->row_lo) - r->row0;
+        const uint8_t *row = r->data + at / TILE_ROWS * r->block_stride + at % TILE_ROWS * esize;
+        for (uint32_t i = c0; i < c1; i++) y[i] = widen(a->w->dtype, row, (size_t)i * TILE_ROWS) * a->scale;
+    }
+}
+
+/* ---- norm, rope ---- */
+static float mean_of(const float *x, uint32_t n)
+{
+    float s[8] = {0};
+    for (uint32_t i = 0; i < n; i++) s[i % 8] += x[i];
+    return lanes8_total(s) / (float)n;
+}
+
+/* Mean of the squares of x - shift. */
+static float mean_square(const float *x, uint32_t n, float shift)
+{
+    float s[8] = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        float d = x[i] - shift;
+        s[i % 8] = fmaf(d, d, s[i % 8]);
+    }
+    return lanes8_total(s) / (float)n;
+}
+
+static void norm_row(const op_norm_args *a, const float *x, float *y)
+{
+    float mean = a->kind == NORM_LAYER ? mean_of(x, a->n) : 0.0f; /* x - 0 is x, bit for bit */
+    float r = 1.0f / sqrtf(mean_square(x, a->n, mean) + a->eps);
+    for (uint32_t i = 0; i < a->n; i++) {
+        float v = (x[i] - mean) * r;
+        v = v * (a->kind == NORM_RMS_PLUS1 ? 1.0f + a->w[i] : a->w[i]);
+        y[i] = a->kind == NORM_LAYER && a->b ? v + a->b[i] : v;
+    }
+}
+
+static void ref_norm(const op_norm_args *a, uint32_t thread, uint32_t n_threads)
+{
+    uint64_t lo, hi;
+    pool_share((uint64_t)a->n_tokens * a->groups, 1, thread, n_threads, &lo, &hi);
+    for (uint64_t i = lo; i < hi; i++) {
+        size_t t = i / a->groups, at = i % a->groups * a->n;
+        norm_row(a, a->x + t * a->xs + at, a->y + t * a->ys + at);
+    }
+}
+
+static void ref_rope(const op_rope_args *a, uint32_t thread, uint32_t n_threads)
+{
+    uint32_t half = a->dims / 2;
+    uint64_t lo, hi;
+    if (a->kind == ROPE_NONE) return;
+    pool_share((uint64_t)a->n_tokens * a->n_heads, 1, thread, n_threads, &lo, &hi);
+    for (uint64_t j = lo; j < hi; j++) {
+        size_t t = j / a->n_heads;
+        float *x = a->x + t * a->xs + j % a->n_heads * a->head_dim;
+        const float *cs = a->cs + (size_t)a->pos[t] * 2 * half;
+        for (uint32_t i = 0; i < half; i++) {
+            uint32_t ia = a->kind == ROPE_HALF ? i : 2 * i, ib = a->kind == ROPE_HALF ? i + half : 2 * i + 1;
+            float c = cs[2 * i], s = cs[2 * i + 1], va = x[ia], vb = x[ib];
+            x[ia] = fmaf(va, c, -(vb * s));
+            x[ib] = fmaf(va, s, vb * c);
+        }
+    }
+}
+
+/* ---- pages ---- */
+static void kv_store(uint32_t dt, uint8_t *p, size_t i, float v)
+{
+    if (dt == DT_F32) memcpy(p + 4 * i, &v, 4);
+    else {
+        uint16_t h = f32_to_f16(v);
+        memcpy(p + 2 * i, &h, 2);
+    }
+}
+
+void ref_kv_write(const op_kv_write_args *a, uint32_t thread, uint32_t n_threads)
+{
+    const op_kv *pg = &a->kv;
+    uint64_t lo, hi;
+    pool_share((uint64_t)a->b.n_tokens * pg->n_kv_heads, 1, thread, n_threads, &lo, &hi);
+    for (uint64_t j = lo; j < hi; j++) {
+        uint32_t t = (uint32_t)(j / pg->n_kv_heads), g = (uint32_t)(j % pg->n_kv_heads);
+        uint32_t slot = a->b.pos[t] % pg->page_tokens;
+        uint8_t *page = kv_head(pg, &a->b, t, a->b.pos[t], g);
+        const float *k = a->k + t * a->ks + (size_t)g * pg->k_dim, *v = a->v + t * a->vs + (size_t)g * pg->v_dim;
+        for (uint32_t d = 0; d < pg->k_dim; d++) kv_store(pg->dtype, page, kv_k_at(pg, slot, d), k[d]);
+        for (uint32_t d = 0; d < pg->v_dim; d++) kv_store(pg->dtype, page + pg->v_off, (size_t)slot * pg->v_dim + d, v[d]);
+    }
+}
+
+/* ---- attention ---- */
+typedef struct { float max, sum; bool first; } softmax_state;
+
+/* Scores of positions [p0, p1) of one chunk, at p[position % ATTN_CHUNK]; returns the greatest. */
+static float attn_scores(const op_attn_args *a, uint32_t t, uint32_t h, uint32_t g, uint32_t p0, uint32_t p1, float *p)
+{
+    const op_kv *pg = &a->kv;
+    const float *q = a->q + t * a->qs + (size_t)h * pg->k_dim;
+    float max = -INFINITY;
+    for (uint32_t j = p0; j < p1; j++) {
+        const uint8_t *k = kv_head(pg, &a->b, t, j, g);
+        float s = 0.0f;
+        for (uint32_t d = 0; d < pg->k_dim; d++) s = fmaf(widen(pg->dtype, k, kv_k_at(pg, j % pg->page_tokens, d)), q[d], s);
+        s = soft_cap(s * a->scale, a->softcap);
+        p[j % ATTN_CHUNK] = s;
+        max = s > max ? s : max;
+    }
+    return max;
+}
+
+static void attn_chunk(const op_attn_args *a, uint32_t t, uint32_t h, uint32_t g, uint32_t p0, uint32_t p1, softmax_state *st)
+{
+    const op_kv *pg = &a->kv;
+    float p[ATTN_CHUNK], lanes[8] = {0};
+    float m = attn_scores(a, t, h, g, p0, p1, p);
+    for (uint32_t j = p0; j < p1; j++) {
+        p[j % ATTN_CHUNK] = op_exp(p[j % ATTN_CHUNK] - m);
+        lanes[j % 8] += p[j % ATTN_CHUNK];
+    }
+    float l = lanes8_total(lanes), fa = 0.0f, fb = 1.0f;
+    if (st->first) *st = (softmax_state){m, l, true};
+    else {
+        float max = m > st->max ? m : st->max;
+        fa = op_exp(st->max - max);
+        fb = op_exp(m - max);
+        *st = (softmax_state){max, fmaf(st->sum, fa, l * fb), false};
+    }
+    float *out = a->out + t * a->os + (size_t)h * pg->v_dim;
+    for (uint32_t d = 0; d < pg->v_dim; d++) {
+        float o = 0.0f;
+        for (uint32_t j = p0; j < p1; j++) {
+            const uint8_t *v = kv_head(pg, &a->b, t, j, g) + pg->v_off;
+            o = fmaf(widen(pg->dtype, v, (size_t)(j % pg->page_tokens) * pg->v_dim + d), p[j % ATTN_CHUNK], o);
+        }
+        out[d] = st->first ? o : fmaf(out[d], fa, o * fb);
+    }
+    st->first = false;
+}
+
+static void attn_head(const op_attn_args *a, uint32_t t, uint32_t h)
+{
+    uint32_t g = (a->q_head0 + h) / a->group - a->kv_head0, end = a->b.pos[t] + 1;
+    softmax_state st = {0, 0, true};
+    for (uint32_t p0 = attn_lo(a->window, a->b.pos[t]), p1; p0 < end; p0 = p1) {
+        p1 = MIN(end, p0 / ATTN_CHUNK * ATTN_CHUNK + ATTN_CHUNK);
+        attn_chunk(a, t, h, g, p0, p1, &st);
+    }
+    float *out = a->out + t * a->os + (size_t)h * a->kv.v_dim, scale = 1.0f;
+    if (a->sinks) {
+        float max = a->sinks[h] > st.max ? a->sinks[h] : st.max;
+        scale = op_exp(st.max - max);
+        st.sum = fmaf(st.sum, scale, op_exp(a->sinks[h] - max));
+    }
+    for (uint32_t d = 0; d < a->kv.v_dim; d++) out[d] = out[d] * scale / st.sum;
+}
+
+static void ref_attn(const op_attn_args *a, uint32_t thread, uint32_t n_threads)
+{
+    uint64_t lo, hi;
+    pool_share((uint64_t)a->b.n_tokens * a->n_heads, 1, thread, n_threads, &lo, &hi);
+    for (uint64_t j = lo; j < hi; j++) attn_head(a, (uint32_t)(j / a->n_heads), (uint32_t)(j % a->n_heads));
+}
+
+/* ---- elementwise ---- */
+static void ref_act(const op_act_args *a, uint32_t thread, uint32_t n_threads)
+{
+    cell_walk walk = cell_walk_start(a->n_tokens, a->n, thread, n_threads);
+    for (uint32_t t, c0, c1; cell_walk_next(&walk, &t, &c0, &c1);)
+        for (uint32_t i = c0; i < c1; i++) {
+            float v = act_apply(a->act, a->g[t * a->gs + i]);
+            a->y[t * a->ys + i] = a->u ? v * a->u[t * a->us + i] : v;
+        }
+}
+
+static float leaf_tree(const float *const *parts, size_t at, uint32_t lo, uint32_t hi)
+{
+    uint32_t h = 1;
+    if (hi - lo == 1) return parts[lo][at];
+    while (h * 2 < hi - lo) h *= 2;
+    return leaf_tree(parts, at, lo, lo + h) + leaf_tree(parts, at, lo + h, hi);
+}
+
+void ref_reduce(const op_reduce_args *a, uint32_t thread, uint32_t n_threads)
+{
+    cell_walk walk = cell_walk_start(a->n_tokens, a->n, thread, n_threads);
+    for (uint32_t t, c0, c1; cell_walk_next(&walk, &t, &c0, &c1);)
+        for (uint32_t i = c0; i < c1; i++) {
+            float v = leaf_tree(a->parts, t * a->ps + i, 0, a->n_leaves);
+            if (a->bias) v = v + a->bias[i];
+            v = v * a->scale; /* times 1 changes nothing */
+            a->y[t * a->ys + i] = a->residual ? a->residual[t * a->rs + i] + v : v;
+        }
+}
+
+static void ref_logits(const op_logits_args *a, uint32_t thread, uint32_t n_threads)
+{
+    cell_walk walk = cell_walk_start(a->n_tokens, a->n, thread, n_threads);
+    for (uint32_t t, c0, c1; cell_walk_next(&walk, &t, &c0, &c1);)
+        for (uint32_t i = c0; i < c1; i++) a->y[t * a->ys + i] = soft_cap(a->x[t * a->xs + i] * a->scale, a->cap);
+}
+
+const op_table op_table_ref = {
+    .name = "ref",
+    .linear = ref_linear,
+    .embed = ref_embed,
+    .norm = ref_norm,
+    .rope = ref_rope,
+    .kv_write = ref_kv_write,
+    .attn = ref_attn,
+    .act = ref_act,
+    .reduce = ref_reduce,
+    .logits = ref_logits,
+};
