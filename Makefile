@@ -29,8 +29,8 @@ TESTS    := $(patsubst tests/%.c,%,$(wildcard tests/t_*.c))
 EXAMPLES := $(patsubst examples/%.c,%,$(wildcard examples/*.c))
 SCRIPTS  := $(wildcard tests/cli_*.sh tests/check_*.sh)
 PUBLIC_TOOLS = run-model serve-model
-# The public interface is complete when lib/api.c is there; until then only what needs less is built.
-ifeq ($(wildcard lib/api.c),)
+# The public interface needs all of these; while one is missing only what needs less is built.
+ifeq ($(and $(wildcard lib/api.c),$(wildcard formats/container_read.c),$(wildcard lib/tok_vocab.c),$(wildcard lib/chat.c)),)
 TOOLS    := $(filter-out $(PUBLIC_TOOLS),$(TOOLS))
 EXAMPLES :=
 else
