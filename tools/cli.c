@@ -181,8 +181,8 @@ bool cli_size(const char *name, const char *text, uint64_t lo, uint64_t hi, uint
     unsigned long long v = *text >= '0' && *text <= '9' ? strtoull(text, &end, 10) : 0;
     uint64_t factor = end && !errno ? suffix_factor(end) : 0, r;
     if (factor == 0 || __builtin_mul_overflow((uint64_t)v, factor, &r) || r < lo || r > hi) {
-        cli_error("%s: \"%s\" is not a number from %" PRIu64 " to %" PRIu64 " (with k, m, g = powers of 1000; K, M, G = of 1024)",
-                  name, text, lo, hi);
+        const char *suffixes = hi < 1024 ? "" : " (with k, m, g = powers of 1000; K, M, G = of 1024)";
+        cli_error("%s: \"%s\" is not a number from %" PRIu64 " to %" PRIu64 "%s", name, text, lo, hi, suffixes);
         return false;
     }
     *out = r;

@@ -69,7 +69,7 @@ static const cli_option options[] = {
     {"--render-chat", O_RENDER, NULL, "stdin: JSON {messages, template, add_generation_prompt, bos_token, eos_token,\nvariables, tools}, stdout: what the template makes of it; -m is optional"},
     {"--ppl", O_PPL, "FILE", "perplexity of a text, or of {\"windows\": [[ids]]}; prints JSON"},
     {"--list-devices", O_LIST_DEVICES, NULL, "what --devices can name here"},
-    {"--version", O_VERSION, NULL, NULL},
+    {"--version", O_VERSION, NULL, "version and what the library was built with"},
     {"-h --help", O_HELP, NULL, "this text"},
 
     /* What scripts written for llama.cpp pass, and what is so here anyway. */
