@@ -1,0 +1,353 @@
+/*
+ * family_plan.c - finds the weights of a model in a source and reads boxes of them. See family.h.
+ *
+ * The order of the plan: embedding, head, position embedding, final norm, then layer by layer; a weight before its bias. An
+ * alias comes after the weight that it names.
+ */
+#include <stdio.h>
+
+#include "family.h"
+
+enum { NAME_SIZE = 256, TILE = 64, COMPARE_STEP = 1 << 15, CONVERT_STEP = 1 << 13 };
+
+typedef struct {
+    const name_rule *names;
+    const char *prefix;  /* left out of every name; "" when the source has it */
+    const source *s;
+    arch *a;
+    weight_plan *p;
+    uint8_t *used;       /* one flag per tensor of the source */
+    tess_error *err;
+} planner;
+
+/* ---- names ---- */
+
+static void expand(const planner *x, const char *rule, int32_t layer, uint32_t part, char *dst)
+{
+    size_t skip = strlen(x->prefix);
+    if (skip && strncmp(rule, x->prefix, skip) == 0) rule += skip;
+    const char *d = strstr(rule, "%d"), *tail = part == PART_BIAS ? ".bias" : ".weight";
+    if (d) snprintf(dst, NAME_SIZE, "%.*s%d%s%s", (int)(d - rule), rule, layer, d + 2, tail);
+    else snprintf(dst, NAME_SIZE, "%s%s", rule, tail);
+}
+
+/* Whether the rule holds rows of this role. */
+static bool rule_covers(const name_rule *r, uint32_t role)
+{
+    switch (r->fuse) {
+    case FUSE_QKV:
+    case FUSE_QKV_GROUPS: return role == ROLE_Q || role == ROLE_K || role == ROLE_V;
+    case FUSE_GATE_UP: return role == ROLE_GATE || role == ROLE_UP;
+    default: return r->role == role;
+    }
+}
+
+/* The first rule of the role whose tensor exists; else the first rule of the role (for the message), with *src = -1. */
+static const name_rule *find_rule(const planner *x, uint32_t role, uint32_t part, int32_t layer, char *name, int64_t *src)
+{
+    const name_rule *first = NULL;
+    *src = -1;
+    for (const name_rule *r = x->names; r->name; r++) {
+        if (!rule_covers(r, role)) continue;
+        expand(x, r->name, layer, part, name);
+        *src = source_find(x->s, name);
+        if (*src >= 0) return r;
+        if (!first) first = r;
+    }
+    if (first) expand(x, first->name, layer, part, name);
+    return first;
+}
+
+/* ---- one weight ---- */
+
+/* Rows of the source tensor of a fused rule, and where those of `role` lie in it. */
+static uint64_t fused_rows(const arch *a, const name_rule *r, uint32_t role, uint64_t rows, row_map *map)
+{
+    uint64_t hd = a->head_dim, group = a->n_heads / a->n_kv_heads, q = (uint64_t)a->n_heads * hd, k = (uint64_t)a->n_kv_heads * hd;
+    *map = (row_map){.block = rows, .stride = rows};
+    switch (r->fuse) {
+    case FUSE_QKV:
+        map->base = role == ROLE_Q ? 0 : role == ROLE_K ? q : q + k;
+        return q + 2 * k;
+    case FUSE_QKV_GROUPS:
+        map->base = role == ROLE_Q ? 0 : role == ROLE_K ? group * hd : (group + 1) * hd;
+        map->block = role == ROLE_Q ? group * hd : hd;
+        map->stride = (group + 2) * hd;
+        return q + 2 * k;
+    case FUSE_GATE_UP:
+        map->base = role == ROLE_GATE ? 0 : rows;
+        return 2 * rows;
+    default:
+        return rows;
+    }
+}
+
+static tess_status check_source(const planner *x, const src_tensor *t, uint64_t rows, uint64_t cols, tess_error *err)
+{
+    char want[64], got[128] = "";
+    if (cols) snprintf(want, sizeof want, "%llu x %llu", (unsigned long long)rows, (unsigned long long)cols);
+    else snprintf(want, sizeof want, "%llu", (unsigned long long)rows);
+    for (uint32_t i = 0; i < t->rank; i++) {
+        size_t n = strlen(got);
+        snprintf(got + n, sizeof got - n, "%s%llu", i ? " x " : "", (unsigned long long)t->shape[i]);
+    }
+    if (strcmp(want, got) != 0)
+        return ERR(err, TESS_E_FORMAT, "%s: tensor \"%s\" has shape %s, the configuration demands %s", x->s->paths[t->file], t->name, t->rank ? got : "scalar", want);
+    if (t->dtype == SRC_OTHER)
+        return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor \"%s\" has type %s; supported are F32, F16, BF16", x->s->paths[t->file], t->name, t->type);
+    return TESS_OK;
+}
+
+static tess_status add_weight(planner *x, uint32_t role, uint32_t part, int32_t layer, weight **out)
+{
+    weight_plan *p = x->p;
+    if (!mem_grow(p->m, &p->w, &p->cap, p->n + 1u, sizeof *p->w)) return ERR(x->err, TESS_E_NOMEM, "no memory for the list of weights");
+    weight *w = &p->w[p->n++];
+    *w = (weight){.role = role, .part = part, .layer = layer, .alias = -1};
+    role_shape(x->a, role, part, &w->rows, &w->cols);
+    role_name(role, part, layer, w->name, sizeof w->name);
+    *out = w;
+    return TESS_OK;
+}
+
+/* Adds the weight of this role if the model has one. `src` >= 0: taken from that tensor, which a rule without fusing names. */
+static tess_status plan_role(planner *x, uint32_t role, uint32_t part, int32_t layer)
+{
+    char name[NAME_SIZE];
+    uint64_t rows, cols, src_rows;
+    int64_t src;
+    weight *w;
+    if (!role_shape(x->a, role, part, &rows, &cols)) return TESS_OK;
+    const name_rule *r = find_rule(x, role, part, layer, name, &src);
+    if (!r) return ERR(x->err, TESS_E_UNSUPPORTED, "this family has no name for %s", role_get(role)->name);
+    if (src < 0) return ERR(x->err, TESS_E_FORMAT, "%s: tensor \"%s\" is missing", x->s->paths[0], name);
+    TRY(add_weight(x, role, part, layer, &w));
+    const src_tensor *t = &x->s->tensors[src];
+    src_rows = fused_rows(x->a, r, role, rows, &w->map);
+    w->map.src = (uint32_t)src;
+    w->map.transposed = (r->flags & NAME_T) && cols;
+    w->map.pairs = (r->flags & NAME_ROPE_PAIRS) ? x->a->head_dim : 0;
+    x->used[src] = 1;
+    if (w->map.transposed) return check_source(x, t, cols, src_rows, x->err);
+    return check_source(x, t, src_rows, cols, x->err);
+}
+
+/* ---- head and embedding ---- */
+
+/* Whether two matrices of one source hold the same values in the same type. */
+static tess_status same_data(const source *s, uint32_t i, uint32_t j, bool *same, tess_error *err)
+{
+    const src_tensor *a = &s->tensors[i], *b = &s->tensors[j];
+    uint64_t rows, cols;
+    uint8_t x[COMPARE_STEP], y[COMPARE_STEP];
+    *same = false;
+    if (a->dtype != b->dtype || a->nbytes != b->nbytes || a->rank != b->rank || memcmp(a->shape, b->shape, sizeof a->shape) != 0) return TESS_OK;
+    source_dims(a, &rows, &cols);
+    if (strcmp(s->kind, "tess") == 0) return TESS_OK; /* its aliases are kept as they are */
+    for (uint64_t at = 0; at < a->nbytes; at += COMPARE_STEP) {
+        size_t n = (size_t)MIN((uint64_t)COMPARE_STEP, a->nbytes - at);
+        TRY(os_pread(&s->files[a->file], x, n, a->off + at, s->paths[a->file], err));
+        TRY(os_pread(&s->files[b->file], y, n, b->off + at, s->paths[b->file], err));
+        if (memcmp(x, y, n) != 0) return TESS_OK;
+    }
+    *same = true;
+    return TESS_OK;
+}
+
+static tess_status plan_alias(planner *x, uint32_t role, uint32_t of)
+{
+    weight *w;
+    TRY(add_weight(x, role, PART_DATA, -1, &w));
+    w->alias = (int32_t)of;
+    w->map = x->p->w[of].map;
+    return TESS_OK;
+}
+
+/* tied: one matrix serves as both; a file that carries a different head unties it, as transformers does. A file with only the
+ * head serves as both too. Not tied: both must be there. */
+static tess_status plan_ends(planner *x, bool tied)
+{
+    char embed[NAME_SIZE], head[NAME_SIZE];
+    int64_t e, h;
+    bool same = false;
+    find_rule(x, ROLE_EMBED, PART_DATA, -1, embed, &e);
+    find_rule(x, ROLE_HEAD, PART_DATA, -1, head, &h);
+    const char *file = x->s->paths[0];
+    if (e < 0 && (h < 0 || !tied)) return ERR(x->err, TESS_E_FORMAT, "%s: tensor \"%s\" is missing", file, embed);
+    if (h < 0 && !tied)
+        return ERR(x->err, TESS_E_FORMAT, "%s: tensor \"%s\" is missing, and the configuration does not tie it to the embedding (tie_word_embeddings)", file, head);
+    if (tied && e >= 0 && h >= 0) {
+        TRY(same_data(x->s, (uint32_t)e, (uint32_t)h, &same, x->err));
+        if (!same) mem_log(x->s->m, TESS_LOG_WARN, "%s: the configuration ties the output head, but \"%s\" differs from the embedding: it is used", file, head);
+        x->used[h] = 1;
+    }
+    x->a->tied_head = tied && (e < 0 || h < 0 || same);
+    if (e >= 0) TRY(plan_role(x, ROLE_EMBED, PART_DATA, -1));
+    else {
+        weight *w;
+        uint64_t rows, cols;
+        role_shape(x->a, ROLE_EMBED, PART_DATA, &rows, &cols);
+        TRY(check_source(x, &x->s->tensors[h], rows, cols, x->err));
+        TRY(add_weight(x, ROLE_EMBED, PART_DATA, -1, &w));
+        w->map = (row_map){.src = (uint32_t)h, .block = rows, .stride = rows};
+        x->used[h] = 1;
+    }
+    TRY(x->a->tied_head ? plan_alias(x, ROLE_HEAD, 0) : plan_role(x, ROLE_HEAD, PART_DATA, -1));
+    return plan_role(x, ROLE_HEAD, PART_BIAS, -1);
+}
+
+/* ---- all ---- */
+
+/* Tensors that hold no weights: rotary tables and causal masks that old versions saved. */
+static bool is_buffer(const char *name)
+{
+    static const char *const tails[] = {"rotary_emb.inv_freq", "rope_freqs.weight" /* read by gguf_config.c */, ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias"};
+    size_t n = strlen(name);
+    for (size_t i = 0; i < ARRAY_LEN(tails); i++) {
+        size_t k = strlen(tails[i]);
+        if (n >= k && strcmp(name + n - k, tails[i]) == 0) return true;
+    }
+    return false;
+}
+
+static tess_status check_unused(const planner *x)
+{
+    const char *first = NULL;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < x->s->n_tensors; i++) {
+        if (x->used[i] || is_buffer(x->s->tensors[i].name)) continue;
+        if (n++ == 0) first = x->s->tensors[i].name;
+    }
+    if (n == 0) return TESS_OK;
+    return ERR(x->err, TESS_E_UNSUPPORTED, "%s: %u tensors have no place in this model, the first is \"%s\"; the result would be wrong without them",
+               x->s->paths[0], n, first);
+}
+
+/* Whether any tensor of the source begins with prefix. */
+static bool has_prefix(const source *s, const char *prefix)
+{
+    size_t n = strlen(prefix);
+    for (uint32_t i = 0; i < s->n_tensors; i++)
+        if (strncmp(s->tensors[i].name, prefix, n) == 0) return true;
+    return false;
+}
+
+static tess_status plan_all(planner *x, bool tied)
+{
+    TRY(plan_ends(x, tied));
+    for (uint32_t role = 1; role < ROLE_COUNT; role++) {
+        if (!role_get(role) || role_get(role)->per_layer || role == ROLE_EMBED || role == ROLE_HEAD) continue;
+        TRY(plan_role(x, role, PART_DATA, -1));
+        TRY(plan_role(x, role, PART_BIAS, -1));
+    }
+    for (int32_t layer = 0; layer < (int32_t)x->a->n_layers; layer++)
+        for (uint32_t role = 1; role < ROLE_COUNT; role++) {
+            if (!role_get(role) || !role_get(role)->per_layer) continue;
+            TRY(plan_role(x, role, PART_DATA, layer));
+            TRY(plan_role(x, role, PART_BIAS, layer));
+        }
+    return check_unused(x);
+}
+
+tess_status family_plan(const name_rule *names, const char *prefix, const source *s, arch *a, bool tied, const mem *m,
+                        weight_plan *out, tess_error *err)
+{
+    *out = (weight_plan){.m = m};
+    planner x = {.names = names, .prefix = has_prefix(s, prefix) ? "" : prefix, .s = s, .a = a, .p = out, .err = err};
+    x.used = mem_zalloc(m, s->n_tensors + 1u);
+    if (!x.used) return ERR(err, TESS_E_NOMEM, "no memory for %u tensors", s->n_tensors);
+    tess_status st = plan_all(&x, tied);
+    mem_free(m, x.used);
+    if (st < 0) family_plan_close(out);
+    return st;
+}
+
+void family_plan_close(weight_plan *p)
+{
+    mem_free(p->m, p->w);
+    p->w = NULL;
+    p->n = 0;
+    p->cap = 0;
+}
+
+/* ---- reading ---- */
+
+/* Source row of row r, and how many rows from there on lie one after another. */
+static uint64_t map_row(const row_map *m, uint64_t r, uint64_t *run)
+{
+    *run = m->pairs ? 1 : m->block - r % m->block;
+    if (m->pairs) {
+        uint64_t half = m->pairs / 2, i = r % m->pairs;
+        r = r - i + i % half * 2 + i / half;
+    }
+    return m->base + r / m->block * m->stride + r % m->block;
+}
+
+/* A box in f32 (dtype DT_F32) or in the source's own type (raw). esize: bytes of an element at dst. */
+typedef struct { const source *s; const row_map *map; bool raw; uint32_t esize; tess_error *err; } reader;
+
+static tess_status read_rows(const reader *x, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k, uint8_t *dst)
+{
+    for (uint64_t r = 0, run; r < n_rows; r += run) {
+        uint64_t at = map_row(x->map, row0 + r, &run);
+        run = MIN(run, n_rows - r);
+        TRY(x->s->read(x->s, x->map->src, at, run, k0, n_k, x->raw, dst + r * n_k * x->esize, x->err));
+    }
+    return TESS_OK;
+}
+
+/* Elements of a vector. */
+static tess_status read_vector(const reader *x, uint64_t e0, uint64_t n, uint8_t *dst)
+{
+    for (uint64_t e = 0, run; e < n; e += run) {
+        uint64_t at = map_row(x->map, e0 + e, &run);
+        run = MIN(run, n - e);
+        TRY(x->s->read(x->s, x->map->src, 0, 1, at, run, x->raw, dst + e * x->esize, x->err));
+    }
+    return TESS_OK;
+}
+
+/* The source holds columns as rows: tiles of at most 64 x 64 are read and turned. */
+static tess_status read_transposed(const reader *x, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k, uint8_t *dst)
+{
+    uint8_t tile[TILE * TILE * 4];
+    for (uint64_t r = 0, run; r < n_rows; r += run) {
+        uint64_t at = map_row(x->map, row0 + r, &run);
+        run = MIN(MIN(run, n_rows - r), (uint64_t)TILE);
+        for (uint64_t k = 0; k < n_k; k += TILE) {
+            uint64_t nk = MIN(n_k - k, (uint64_t)TILE);
+            TRY(x->s->read(x->s, x->map->src, k0 + k, nk, at, run, x->raw, tile, x->err));
+            for (uint64_t i = 0; i < run; i++)
+                for (uint64_t j = 0; j < nk; j++)
+                    memcpy(dst + ((r + i) * n_k + k + j) * x->esize, tile + (j * run + i) * x->esize, x->esize);
+        }
+    }
+    return TESS_OK;
+}
+
+static tess_status read_box(const reader *x, bool vector, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k, void *dst)
+{
+    if (vector) return read_vector(x, row0 + k0, n_rows * n_k, dst);
+    if (x->map->transposed) return read_transposed(x, row0, n_rows, k0, n_k, dst);
+    return read_rows(x, row0, n_rows, k0, n_k, dst);
+}
+
+tess_status family_read(const source *s, const weight *w, uint32_t dtype, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k,
+                        void *dst, tess_error *err)
+{
+    const dtype_info *d = dtype_get(dtype);
+    if (!d || !d->is_float) return ERR(err, TESS_E_ARG, "family_read: type %u is not a float", dtype);
+    bool raw = s->tensors[w->map.src].dtype == dtype;
+    reader x = {s, &w->map, raw, raw ? d->block_bytes : 4, err};
+    if (raw || dtype == DT_F32) return read_box(&x, w->cols == 0, row0, n_rows, k0, n_k, dst);
+    /* Other types go through f32, in steps of whole rows or of parts of a long row. */
+    float step[CONVERT_STEP];
+    uint64_t nk = MIN(n_k, (uint64_t)CONVERT_STEP), nr = nk ? CONVERT_STEP / nk : 1;
+    for (uint64_t r = 0; r < n_rows; r += nr)
+        for (uint64_t k = 0; k < n_k; k += nk) {
+            uint64_t rows = MIN(nr, n_rows - r), cols = MIN(nk, n_k - k);
+            TRY(read_box(&x, w->cols == 0, row0 + r, rows, k0 + k, cols, step));
+            dtype_from_f32(dtype, step, (uint8_t *)dst + (r * n_k + k) * d->block_bytes, rows * cols);
+        }
+    return TESS_OK;
+}

@@ -1,0 +1,386 @@
+/*
+ * hf_config.c - config.json to arch, by the row of the family. See hf_config.h; the rope part is in hf_rope.c.
+ *
+ * Families differ in how keys are called, not in what they mean, so every number is looked up by all its spellings. What a key
+ * cannot say is in the adjust functions at the end.
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include "hf_config_priv.h"
+
+/* ---- typed members ---- */
+
+const json_t *cfg_get(const json_t *o, const char *keys)
+{
+    char key[96];
+    for (const char *p = keys; p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL) {
+        size_t n = strcspn(p, "|");
+        if (n >= sizeof key) return NULL;
+        memcpy(key, p, n);
+        key[n] = 0;
+        const json_t *v = json_object_get(o, key);
+        if (v && !json_is_null(v)) return v;
+    }
+    return NULL;
+}
+
+void cfg_fail(cfg *c, tess_status st, const char *fmt, ...)
+{
+    char text[480];
+    va_list ap;
+    if (c->st < 0) return; /* the first failure is the one to tell */
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    c->st = ERR(c->err, st, "%s", text);
+}
+
+static void wrong_type(cfg *c, const char *keys, const json_t *v, const char *want)
+{
+    cfg_fail(c, TESS_E_FORMAT, "%s: key \"%.*s\" is %s, want %s", c->file, (int)strcspn(keys, "|"), keys, jsonr_type(v), want);
+}
+
+uint32_t cfg_u32(cfg *c, const char *keys, uint32_t def, bool required)
+{
+    const json_t *v = cfg_get(c->root, keys);
+    uint64_t n;
+    if (!v) {
+        if (required) wrong_type(c, keys, v, "a whole number");
+        return def;
+    }
+    if (jsonr_u64(v, &n) && n <= UINT32_MAX) return (uint32_t)n;
+    wrong_type(c, keys, v, "a whole number below 2^32");
+    return def;
+}
+
+double cfg_f64(cfg *c, const json_t *o, const char *keys, double def)
+{
+    const json_t *v = cfg_get(o, keys);
+    double d;
+    if (!v) return def;
+    if (jsonr_f64(v, &d)) return d;
+    wrong_type(c, keys, v, "a number");
+    return def;
+}
+
+bool cfg_bool(cfg *c, const char *keys, bool def)
+{
+    const json_t *v = cfg_get(c->root, keys);
+    if (v && !json_is_boolean(v)) wrong_type(c, keys, v, "true or false");
+    return v ? json_is_true(v) : def;
+}
+
+const char *cfg_str(cfg *c, const json_t *o, const char *keys, const char *def)
+{
+    const json_t *v = cfg_get(o, keys);
+    if (v && !json_is_string(v)) wrong_type(c, keys, v, "a string");
+    return json_is_string(v) ? json_string_value(v) : def;
+}
+
+/* ---- family ---- */
+
+static const family *find_family(cfg *c)
+{
+    char list[400];
+    const char *type = cfg_str(c, c->root, "model_type", NULL);
+    if (c->st < 0) return NULL;
+    if (!type) {
+        cfg_fail(c, TESS_E_FORMAT, "%s: key \"model_type\" is missing", c->file);
+        return NULL;
+    }
+    const family *f = family_by_model_type(type);
+    family_list(list, sizeof list);
+    if (!f) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: model family \"%.60s\" is not supported; supported are %s", c->file, type, list);
+    const json_t *classes = cfg_get(c->root, "architectures"), *first = json_array_get(classes, 0);
+    if (f && json_is_string(first) && strcmp(json_string_value(first), f->class_name) != 0)
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: architecture \"%.80s\" is not supported; of this family it must be %s", c->file, json_string_value(first), f->class_name);
+    return f;
+}
+
+/* Keys that change the result whatever the family, and that we do not follow. */
+static void refuse_unknown(cfg *c)
+{
+    static const char *const keys[] = {"quantization_config", "compression_config", "num_local_experts", "num_experts", "n_routed_experts",
+                                       "sparsity_config", "kv_lora_rank"};
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+        if (cfg_get(c->root, keys[i])) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: key \"%s\": such models are not supported", c->file, keys[i]);
+    if (cfg_bool(c, "use_bidirectional_attention", false)) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: use_bidirectional_attention is not supported", c->file);
+    if (cfg_bool(c, "alibi", false)) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: alibi position biases are not supported", c->file);
+    if (cfg_bool(c, "add_cross_attention", false)) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: cross attention is not supported", c->file);
+}
+
+static uint32_t read_act(cfg *c, const family *f)
+{
+    static const struct { const char *name; uint32_t act; } acts[] = {
+        {"silu", ACT_SILU}, {"swish", ACT_SILU}, {"gelu", ACT_GELU}, {"gelu_new", ACT_GELU_TANH}, {"gelu_pytorch_tanh", ACT_GELU_TANH},
+        {"gelu_fast", ACT_GELU_TANH}, {"relu", ACT_RELU}, {"relu2", ACT_RELU2},
+    };
+    const char *name = cfg_str(c, c->root, "hidden_activation|hidden_act|activation_function|activation", NULL);
+    if (!name) return f->act;
+    for (size_t i = 0; i < ARRAY_LEN(acts); i++)
+        if (strcmp(acts[i].name, name) == 0) return f->gelu_tanh && acts[i].act == ACT_GELU ? (uint32_t)ACT_GELU_TANH : acts[i].act;
+    cfg_fail(c, TESS_E_UNSUPPORTED, "%s: activation \"%.60s\" is not supported; supported are silu, gelu, gelu_new, gelu_pytorch_tanh, relu, relu2", c->file, name);
+    return f->act;
+}
+
+static void read_sizes(cfg *c, const family *f, arch *a)
+{
+    snprintf(a->family, sizeof a->family, "%s", f->model_type);
+    a->n_layers = cfg_u32(c, "num_hidden_layers|n_layer", 1, true);
+    a->hidden_size = cfg_u32(c, "hidden_size|n_embd|n_embed", 1, true);
+    a->vocab_size = cfg_u32(c, "vocab_size", 1, true);
+    a->n_heads = cfg_u32(c, "num_attention_heads|n_head", 1, true);
+    a->n_kv_heads = cfg_u32(c, "num_key_value_heads|num_kv_heads", a->n_heads, false);
+    a->max_ctx = cfg_u32(c, "max_position_embeddings|n_positions|n_ctx", 1, true);
+    a->ffn_size = cfg_u32(c, "intermediate_size|n_inner|ffn_hidden_size", a->hidden_size <= UINT32_MAX / 4 ? 4 * a->hidden_size : 0, !f->ffn_4h);
+    a->norm_eps = cfg_f64(c, c->root, "rms_norm_eps|layer_norm_epsilon|layer_norm_eps|norm_epsilon", f->eps);
+    if (c->st < 0) return;
+    if (a->n_heads == 0 || a->n_layers > ARCH_MAX_LAYERS) {
+        c->st = arch_check(a, c->err);
+        return;
+    }
+    a->head_dim = cfg_u32(c, "head_dim", a->hidden_size / a->n_heads, false);
+    if (!cfg_get(c->root, "head_dim") && a->hidden_size % a->n_heads)
+        cfg_fail(c, TESS_E_FORMAT, "%s: hidden_size %u is not a multiple of num_attention_heads %u, and head_dim is missing", c->file, a->hidden_size, a->n_heads);
+    a->v_head_dim = a->head_dim;
+}
+
+/* ---- layers ---- */
+
+/* Whether layer i has a window by the rule of the family, in the absence of layer_types. */
+static bool rule_slides(cfg *c, const family *f, uint32_t i)
+{
+    uint32_t n;
+    switch (f->windows) {
+    case WINDOW_ALL: return true;
+    case WINDOW_QWEN: return i >= cfg_u32(c, "max_window_layers", 28, false);
+    case WINDOW_ALTERNATE: return i % 2 == 0;
+    case WINDOW_PATTERN:
+        n = cfg_u32(c, "sliding_window_pattern|_sliding_window_pattern", 6, false);
+        return n == 0 || (i + 1) % n != 0;
+    default: return false;
+    }
+}
+
+static bool layer_slides(cfg *c, const family *f, const json_t *types, uint32_t i)
+{
+    if (!types || f->windows == WINDOW_ALL) return rule_slides(c, f, i);
+    const char *type = json_string_value(json_array_get(types, i));
+    if (type && strcmp(type, "full_attention") == 0) return false;
+    if (!type || strcmp(type, "sliding_attention") != 0)
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: layer_types[%u] is \"%.40s\"; supported are full_attention and sliding_attention", c->file, i, type ? type : "no string");
+    return true;
+}
+
+/* Kind `t` among those of a, added when new; its index. */
+static uint8_t attn_kind(cfg *c, arch *a, const arch_attn *t)
+{
+    for (uint32_t i = 0; i < a->n_attn_kinds; i++)
+        if (memcmp(&a->attn[i], t, sizeof *t) == 0) return (uint8_t)i;
+    if (a->n_attn_kinds == ARCH_MAX_ATTN_KINDS) {
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: more than %d kinds of attention layers", c->file, ARCH_MAX_ATTN_KINDS);
+        return 0;
+    }
+    a->attn[a->n_attn_kinds] = *t;
+    return (uint8_t)a->n_attn_kinds++;
+}
+
+static void read_layers(cfg *c, const family *f, arch *a)
+{
+    arch_attn ropes[2];
+    double rotary;
+    const json_t *types = cfg_get(c->root, "layer_types"), *no_rope = cfg_get(c->root, "no_rope_layers");
+    if (hf_rope_read(c, f, a->max_ctx, ropes, &rotary) < 0) return;
+    a->rope_kind = f->rope_kind;
+    double dims = (double)a->head_dim * rotary;
+    a->rope_dims = a->rope_kind == ROPE_NONE || !(dims >= 0 && dims <= 4096) ? 0 : (uint32_t)dims;
+    uint32_t window = cfg_u32(c, "sliding_window", 0, false), interval = cfg_u32(c, "no_rope_layer_interval", 4, false);
+    if (f->windows == WINDOW_NONE && f->adjust != ADJUST_SMOLLM3) window = 0;
+    if ((f->windows == WINDOW_QWEN || f->adjust == ADJUST_SMOLLM3) && !cfg_bool(c, "use_sliding_window", false)) window = 0;
+    if (types && json_array_size(types) != a->n_layers) cfg_fail(c, TESS_E_FORMAT, "%s: layer_types has %zu entries for %u layers", c->file, json_array_size(types), a->n_layers);
+    if (no_rope && json_array_size(no_rope) != a->n_layers) cfg_fail(c, TESS_E_FORMAT, "%s: no_rope_layers has %zu entries for %u layers", c->file, json_array_size(no_rope), a->n_layers);
+    a->n_attn_kinds = 0;
+    for (uint32_t i = 0; i < a->n_layers && c->st == TESS_OK; i++) {
+        bool rope_on = a->rope_kind != ROPE_NONE, slides = window != 0 && layer_slides(c, f, types, i);
+        uint64_t flag = 1;
+        if (f->adjust == ADJUST_SMOLLM3) {
+            if (no_rope && !jsonr_u64(json_array_get(no_rope, i), &flag)) cfg_fail(c, TESS_E_FORMAT, "%s: no_rope_layers[%u] is not 0 or 1", c->file, i);
+            rope_on = no_rope ? flag != 0 : interval == 0 || (i + 1) % interval != 0;
+            if (!types) slides = window != 0 && !rope_on;
+        } else if (no_rope) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: no_rope_layers is not supported in this family", c->file);
+        arch_attn t = ropes[slides];
+        t.window = slides ? window : 0;
+        t.rope_on = rope_on;
+        a->layer_attn[i] = attn_kind(c, a, &t);
+    }
+}
+
+/* ---- peculiarities ---- */
+
+static void adjust(cfg *c, const family *f, arch *a)
+{
+    switch (f->adjust) {
+    case ADJUST_FALCON: {
+        bool grouped = cfg_bool(c, "new_decoder_architecture", false);
+        if (!grouped) a->n_kv_heads = cfg_bool(c, "multi_query", true) ? 1 : a->n_heads;
+        if (grouped) a->block_kind = cfg_u32(c, "num_ln_in_parallel_attn", 2, false) == 2 ? BLOCK_PARALLEL2 : BLOCK_PARALLEL;
+        else a->block_kind = cfg_bool(c, "parallel_attn", true) ? BLOCK_PARALLEL : BLOCK_PRE;
+        break;
+    }
+    case ADJUST_NEOX:
+        if (!cfg_bool(c, "use_parallel_residual", true)) a->block_kind = BLOCK_PRE;
+        a->n_kv_heads = a->n_heads;
+        break;
+    case ADJUST_GEMMA2:
+        a->attn_scale = 1 / sqrt(cfg_f64(c, c->root, "query_pre_attn_scalar", 256));
+        a->attn_softcap = cfg_f64(c, c->root, "attn_logit_softcapping", 0);
+        a->logit_softcap = cfg_f64(c, c->root, "final_logit_softcapping", 0);
+        break;
+    case ADJUST_GPT2:
+        a->learned_pos = 1;
+        if (!cfg_bool(c, "scale_attn_weights", true)) a->attn_scale = 1;
+        if (cfg_bool(c, "scale_attn_by_inverse_layer_idx", false)) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: scale_attn_by_inverse_layer_idx is not supported", c->file);
+        break;
+    default: break;
+    }
+}
+
+static void read_arch(cfg *c, hf_config *out)
+{
+    const family *f = out->fam;
+    arch *a = &out->a;
+    arch_default(a);
+    read_sizes(c, f, a);
+    if (c->st < 0) return;
+    a->norm_kind = f->norm_kind;
+    a->block_kind = f->block_kind;
+    a->qk_norm = f->qk_norm;
+    a->gated_ffn = f->gated_ffn;
+    a->act = read_act(c, f);
+    a->biases = f->biases;
+    for (size_t i = 0; i < ARRAY_LEN(f->bias) && f->bias[i].key; i++)
+        if (cfg_bool(c, f->bias[i].key, f->bias[i].on)) a->biases |= f->bias[i].bits;
+    a->attn_scale = a->head_dim ? 1 / sqrt((double)a->head_dim) : 0;
+    if (f->scale_embed) a->embed_scale = sqrt((double)a->hidden_size);
+    adjust(c, f, a);
+    if (c->st == TESS_OK) read_layers(c, f, a);
+    out->tied = cfg_bool(c, "tie_word_embeddings", f->tied);
+    a->tied_head = out->tied;
+    if (c->st == TESS_OK) c->st = arch_check(a, c->err);
+}
+
+tess_status hf_config_read(const char *json, size_t len, const char *file, hf_config *out, tess_error *err)
+{
+    json_t *root;
+    memset(out, 0, sizeof *out);
+    TRY(jsonr_parse_object(json, len, 0, file, &root, err));
+    cfg c = {root, file, TESS_OK, err};
+    out->fam = find_family(&c);
+    refuse_unknown(&c);
+    if (c.st == TESS_OK) read_arch(&c, out);
+    json_decref(root);
+    return c.st;
+}
+
+/* ---- generation ---- */
+
+/* One id or a list of ids; n = 0 when the key is absent. */
+static uint32_t read_ids(cfg *c, const char *key, int32_t ids[64])
+{
+    const json_t *v = cfg_get(c->root, key);
+    uint32_t n = json_is_array(v) ? (uint32_t)MIN(json_array_size(v), (size_t)65) : v ? 1 : 0;
+    if (n > 64) {
+        cfg_fail(c, TESS_E_FORMAT, "%s: %s: more than 64 ids", c->file, key);
+        return 0;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t id;
+        const json_t *e = json_is_array(v) ? json_array_get(v, i) : v;
+        if (!jsonr_u64(e, &id) || id > INT32_MAX) {
+            wrong_type(c, key, e, "a token id or a list of token ids");
+            return 0;
+        }
+        ids[i] = (int32_t)id;
+    }
+    return n;
+}
+
+static void put_id(cfg *gen, cfg *config, const char *key, const char *kv_key, kvs_builder *b)
+{
+    int32_t ids[64];
+    uint32_t n = gen->root ? read_ids(gen, key, ids) : 0;
+    if (n == 0) n = read_ids(config, key, ids);
+    if (n) kvs_put_i64(b, kv_key, ids[0]);
+}
+
+static void put_generation(cfg *gen, cfg *config, kvs_builder *b)
+{
+    static const struct { const char *key, *kv; bool whole; } numbers[] = {
+        {"temperature", "gen.temperature", false}, {"top_p", "gen.top_p", false}, {"top_k", "gen.top_k", true},
+        {"min_p", "gen.min_p", false}, {"repetition_penalty", "gen.repetition_penalty", false},
+    };
+    int32_t ids[64];
+    uint32_t n = gen->root ? read_ids(gen, "eos_token_id", ids) : 0;
+    if (n == 0) n = read_ids(config, "eos_token_id", ids);
+    if (n) kvs_put_array(b, "gen.eos", KV_I32S, ids, n);
+    put_id(gen, config, "bos_token_id", "gen.bos", b);
+    put_id(gen, config, "pad_token_id", "gen.pad", b);
+    if (!gen->root) return;
+    for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
+        if (!cfg_get(gen->root, numbers[i].key)) continue;
+        if (numbers[i].whole) kvs_put_i64(b, numbers[i].kv, cfg_u32(gen, numbers[i].key, 0, false));
+        else kvs_put_f64(b, numbers[i].kv, cfg_f64(gen, gen->root, numbers[i].key, 0));
+    }
+    if (cfg_get(gen->root, "do_sample")) kvs_put_bool(b, "gen.do_sample", cfg_bool(gen, "do_sample", false));
+}
+
+tess_status hf_generation_put(const char *gen, size_t gen_len, const char *gen_file, const char *config, size_t config_len,
+                              const char *config_file, kvs_builder *b, tess_error *err)
+{
+    json_t *g = NULL, *k = NULL;
+    tess_status st = TESS_OK;
+    if (gen) st = jsonr_parse_object(gen, gen_len, 0, gen_file, &g, err);
+    if (st == TESS_OK && config) st = jsonr_parse_object(config, config_len, 0, config_file, &k, err);
+    cfg cg = {g, gen_file, TESS_OK, err}, ck = {k, config_file, TESS_OK, err};
+    if (st == TESS_OK) {
+        put_generation(&cg, &ck, b);
+        st = cg.st < 0 ? cg.st : ck.st;
+    }
+    json_decref(g);
+    json_decref(k);
+    return st;
+}
+
+/* ---- chat template ---- */
+
+/* The text of "chat_template": itself, or the entry named "default" of a list of {name, template}. */
+static const json_t *default_template(const json_t *v)
+{
+    size_t i;
+    json_t *e;
+    if (json_is_string(v)) return v;
+    json_array_foreach((json_t *)(uintptr_t)v, i, e) {
+        const char *name = json_string_value(json_object_get(e, "name"));
+        if (name && strcmp(name, "default") == 0) return json_object_get(e, "template");
+    }
+    return NULL;
+}
+
+tess_status hf_chat_template_put(const char *jinja, size_t jinja_len, const char *tok_config, size_t tok_config_len,
+                                 const char *tok_config_file, kvs_builder *b, tess_error *err)
+{
+    enum { MAX_TEMPLATE = 1 << 20 };
+    json_t *root = NULL;
+    tess_status st = TESS_OK;
+    if (!jinja && tok_config) {
+        TRY(jsonr_parse_object(tok_config, tok_config_len, 0, tok_config_file, &root, err));
+        const json_t *v = default_template(cfg_get(root, "chat_template"));
+        jinja = json_string_value(v);
+        jinja_len = json_string_length(v);
+    }
+    if (jinja && jinja_len > MAX_TEMPLATE) st = ERR(err, TESS_E_FORMAT, "chat template is %zu bytes, the limit is %d", jinja_len, MAX_TEMPLATE);
+    else if (jinja) kvs_put_str(b, "chat.template", jinja, jinja_len);
+    json_decref(root);
+    return st;
+}
