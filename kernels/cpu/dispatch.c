@@ -1,7 +1,7 @@
 /* dispatch.c - which table of operations runs on this CPU, and the sizes that all of them share. */
 #include "cpu.h"
 
-#if defined(TESS_HAVE_AVX2)
+#if defined(__x86_64__)
 static const op_table *table_avx2(void)
 {
     __builtin_cpu_init();
@@ -22,14 +22,14 @@ const op_table *op_table_get(const char *name)
 
 /*
  * Attention needs scratch only when chunks are split over the threads: per head and chunk of every row m, l and o[v_dim].
- * That is done for fewer rows than threads, and is left out when the scratch given is too small, so large contexts are
- * bounded here by what one row needs or SCRATCH_MAX floats, whichever is more.
+ * That is done for few rows per thread, and is left out when the scratch given is too small, so large contexts are bounded
+ * here by what one row needs or SCRATCH_MAX floats, whichever is more.
  */
-enum { SCRATCH_MAX = 16 << 20 };
+enum { SPLIT_ROWS = 4, SCRATCH_MAX = 16 << 20 };
 
 size_t op_attn_scratch(uint32_t n_tokens, uint32_t n_heads, uint32_t v_dim, uint32_t max_pos, uint32_t n_threads)
 {
-    uint64_t rows = MIN(n_tokens, n_threads);
+    uint64_t rows = MIN((uint64_t)n_tokens, SPLIT_ROWS * (uint64_t)n_threads);
     uint64_t chunks = ceil_div(max_pos, ATTN_CHUNK), row = (chunks + 1) * n_heads * ((uint64_t)v_dim + 2);
     return (size_t)MIN(rows * row, MAX(row, (uint64_t)SCRATCH_MAX));
 }

@@ -1,0 +1,112 @@
+/*
+ * avx2.h - what the avx2_*.c files share (x86-64 with AVX2, FMA and F16C; never called on a CPU without them).
+ *
+ * The rule that gives equal bits: a vector lane does, in the same order, exactly the operations that ref.c does for one
+ * element. Lanes are 8 rows of a weight, 8 positions of K, 8 dimensions of V, or 8 elements; no lane is ever added to another,
+ * except in lanes8_total, whose order is part of the contract.
+ */
+#ifndef TESS_AVX2_H
+#define TESS_AVX2_H
+#include <immintrin.h>
+#include <math.h>
+
+#include "cpu.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+/*
+ * The tile: n_b row blocks of 8 lanes by n_t tokens, every accumulator a chain in ascending k.
+ *   acc[t * as + b * 8 + lane] = chain over k of fma(w[b][k * step + lane], x[t][k], .)
+ * from 0, or from what acc holds (`more`), so that a chain may be cut at any k. step counts elements of the dtype.
+ * Shapes that exist: n_b = 4 with n_t 1..3, n_b = 2 with n_t 1..6.
+ */
+enum { TILE_T = 6, TILE_B = 4 };
+typedef void (*avx2_tile)(const uint8_t *const *w, size_t step, const float *const *x, size_t n_k, float *acc, size_t as, bool more);
+avx2_tile avx2_tile_get(uint32_t dtype, uint32_t n_b, uint32_t n_t);
+/* Row blocks of the tile for n_t tokens: as many accumulators as registers. */
+static inline uint32_t avx2_tile_blocks(uint32_t n_t) { return n_t <= 3 ? 4 : 2; }
+/* The tiles that n tokens are cut into are as equal as can be: the size of tile number i of ceil(n / TILE_T). */
+static inline uint32_t avx2_tile_cut(uint32_t n, uint32_t i)
+{
+    uint32_t tiles = (n + TILE_T - 1) / TILE_T;
+    return n * (i + 1) / tiles - n * i / tiles;
+}
+
+void avx2_linear(const op_linear_args *a, uint32_t thread, uint32_t n_threads);
+void avx2_attn(const op_attn_args *a, uint32_t thread, uint32_t n_threads);
+
+/* ---- tails: the first n lanes ---- */
+INLINE __m256i lane_index(void) { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
+INLINE __m256i lane_mask(uint32_t n) { return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)MIN(n, 8)), lane_index()); }
+INLINE __m256 load_some(const float *p, uint32_t n) /* n >= 8: all; other lanes are 0 */
+{
+    return n >= 8 ? _mm256_loadu_ps(p) : _mm256_maskload_ps(p, lane_mask(n));
+}
+INLINE void store_some(float *p, __m256 v, uint32_t n)
+{
+    if (n >= 8) _mm256_storeu_ps(p, v);
+    else _mm256_maskstore_ps(p, lane_mask(n), v);
+}
+
+/* 8 elements of a float dtype. */
+INLINE __m256 widen8(uint32_t dt, const uint8_t *p)
+{
+    if (dt == DT_F32) return _mm256_loadu_ps((const float *)(const void *)p);
+    __m128i h = _mm_loadu_si128((const __m128i *)(const void *)p);
+    if (dt == DT_F16) return _mm256_cvtph_ps(h);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+
+/* ((0+4)+(2+6)) + ((1+5)+(3+7)) */
+INLINE float lanes8_total(__m256 v)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+/* ---- functions; see ref.c for what they compute ---- */
+INLINE __m256 set8(float x) { return _mm256_set1_ps(x); }
+INLINE __m256 neg8(__m256 x) { return _mm256_xor_ps(x, set8(-0.0f)); }
+INLINE __m256 abs8(__m256 x) { return _mm256_andnot_ps(set8(-0.0f), x); }
+
+INLINE __m256 exp8(__m256 x)
+{
+    __m256 t = _mm256_fmadd_ps(x, set8(EXP_LOG2E), set8(EXP_MAGIC)), n = _mm256_sub_ps(t, set8(EXP_MAGIC));
+    __m256 r = _mm256_fmadd_ps(n, set8(-EXP_LN2_LO), _mm256_fmadd_ps(n, set8(-EXP_LN2_HI), x));
+    __m256 p = _mm256_fmadd_ps(set8(EXP_C6), r, set8(EXP_C5));
+    p = _mm256_fmadd_ps(p, r, set8(EXP_C4));
+    p = _mm256_fmadd_ps(p, r, set8(EXP_C3));
+    p = _mm256_fmadd_ps(p, r, set8(EXP_C2));
+    p = _mm256_fmadd_ps(p, r, set8(1.0f));
+    p = _mm256_fmadd_ps(p, r, set8(1.0f));
+    __m256i bits = _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(t), 23));
+    __m256 y = _mm256_andnot_ps(_mm256_cmp_ps(x, set8(EXP_MIN), _CMP_LT_OQ), _mm256_castsi256_ps(bits));
+    y = _mm256_blendv_ps(y, set8(INFINITY), _mm256_cmp_ps(x, set8(EXP_MAX), _CMP_GT_OQ));
+    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+
+INLINE __m256 tanh8(__m256 x)
+{
+    __m256 a = abs8(x), z = _mm256_mul_ps(x, x);
+    __m256 p = _mm256_fmadd_ps(set8(TANH_C4), z, set8(TANH_C3));
+    p = _mm256_fmadd_ps(p, z, set8(TANH_C2));
+    p = _mm256_fmadd_ps(p, z, set8(TANH_C1));
+    p = _mm256_fmadd_ps(p, z, set8(TANH_C0));
+    __m256 near0 = _mm256_fmadd_ps(_mm256_mul_ps(x, z), p, x);
+    __m256 e = _mm256_add_ps(exp8(_mm256_add_ps(a, a)), set8(1.0f));
+    __m256 far = _mm256_sub_ps(set8(1.0f), _mm256_div_ps(set8(2.0f), e));
+    far = _mm256_or_ps(abs8(far), _mm256_and_ps(x, set8(-0.0f)));
+    return _mm256_blendv_ps(far, near0, _mm256_cmp_ps(a, set8(TANH_SMALL), _CMP_LT_OQ));
+}
+
+INLINE __m256 soft_cap8(__m256 x, float cap)
+{
+    return cap > 0.0f ? _mm256_mul_ps(set8(cap), tanh8(_mm256_div_ps(x, set8(cap)))) : x;
+}
+#endif

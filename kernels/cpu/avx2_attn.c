@@ -1,0 +1,365 @@
+/*
+ * avx2_attn.c - attention over pages.
+ *
+ * A tile is up to Q_MAX queries that read one kv head: the heads of its group for one or more consecutive rows of a sequence.
+ * Queries are numbered row by row, so the queries of consecutive rows are consecutive. A chunk of 256 positions is handled at
+ * once: scores of all its positions for all queries (K blocks of 8 positions are the row blocks of avx2_tile, the queries its
+ * tokens), softmax per query, then sums over V (8 dimensions are a block, probabilities are the activations), joined to the
+ * query's running state, whose O is kept in the output row itself.
+ *
+ * Masks: a score lane of a position that its row does not see is dropped by the softmax. In V a lane is a dimension, so a position
+ * that a row does not see must not enter the chain: pages that all rows see in full are done for all queries together, others
+ * row by row over just their positions.
+ *
+ * Threads take tiles in turn. When there are so few (row, kv head) pairs that threads would idle, they take single chunks
+ * instead, leave (m, l, o) of each in scratch, meet at the barrier, and merge.
+ */
+#include "avx2.h"
+
+enum { Q_MAX = 24, SLICE = TILE_B * 8 };
+
+typedef struct {
+    const op_attn_args *a;
+    uint32_t t0, n_rows;    /* rows of the batch: one sequence, consecutive positions */
+    uint32_t g, h0, n_h;    /* local kv head, first query head, heads */
+    const float *q[Q_MAX];
+    float *o[Q_MAX];        /* where O of each query is kept */
+    bool first[Q_MAX];      /* no chunk was joined yet */
+    _Alignas(32) float max[Q_MAX], sum[Q_MAX]; /* M, L */
+    _Alignas(32) float m[Q_MAX], l[Q_MAX];     /* of the chunk */
+    _Alignas(32) float fa[Q_MAX], fb[Q_MAX];   /* factors of the old and the new part */
+    _Alignas(32) float s[Q_MAX][ATTN_CHUNK];   /* scores, then probabilities; by position % ATTN_CHUNK */
+} attn_tile;
+
+/* What of a chunk is seen: by rows [r0, r1) of the tile, positions [lo, hi) by at least one of them. */
+typedef struct { uint32_t r0, r1, lo, hi, base; } seen;
+
+static uint32_t row_pos(const attn_tile *x, uint32_t r) { return x->a->b.pos[x->t0 + r]; }
+static uint32_t row_lo(const attn_tile *x, uint32_t r) { return attn_lo(x->a->window, row_pos(x, r)); }
+
+/* Positions ascend with the rows, and so do the windows' starts: the rows that see something of a chunk are a range. */
+static seen chunk_seen(const attn_tile *x, uint32_t base)
+{
+    seen c = {0, x->n_rows, 0, 0, base};
+    while (c.r0 < c.r1 && row_pos(x, c.r0) < base) c.r0++;
+    while (c.r1 > c.r0 && row_lo(x, c.r1 - 1) - base >= ATTN_CHUNK && row_lo(x, c.r1 - 1) >= base) c.r1--;
+    if (c.r0 == c.r1) return c;
+    c.lo = MAX(base, row_lo(x, c.r0));
+    c.hi = MIN(base + ATTN_CHUNK, row_pos(x, c.r1 - 1) + 1);
+    return c;
+}
+
+/* ---- scores ---- */
+/* K blocks of positions p, p + 8, .. (n_b of them); a block outside [lo, hi) may have no page: a seen one stands in. */
+static void k_blocks(const attn_tile *x, const seen *c, uint32_t p, uint32_t n_b, const uint8_t **w)
+{
+    const op_kv *pg = &x->a->kv;
+    uint32_t good = MAX(p, c->lo / TILE_ROWS * TILE_ROWS);
+    for (uint32_t b = 0; b < n_b; b++) {
+        uint32_t at = p + b * TILE_ROWS;
+        if (at >= c->hi || at + TILE_ROWS <= c->lo) at = good;
+        w[b] = kv_head(pg, &x->a->b, x->t0, at, x->g) + kv_k_at(pg, at % pg->page_tokens, 0) * kv_esize(pg);
+    }
+}
+
+static void tile_scores(attn_tile *x, const seen *c)
+{
+    const op_kv *pg = &x->a->kv;
+    uint32_t q0 = c->r0 * x->n_h, n_q = (c->r1 - c->r0) * x->n_h;
+    uint32_t n_b = avx2_tile_blocks(avx2_tile_cut(n_q, 0)), width = n_b * TILE_ROWS;
+    for (uint32_t p = c->lo / width * width; p < c->hi; p += width) {
+        const uint8_t *w[TILE_B];
+        k_blocks(x, c, p, n_b, w);
+        for (uint32_t i = 0, done = 0; done < n_q; i++) {
+            uint32_t n_t = avx2_tile_cut(n_q, i);
+            for (uint32_t b = 0; b < n_b; b += avx2_tile_blocks(n_t)) {
+                avx2_tile tile = avx2_tile_get(pg->dtype, MIN(n_b, avx2_tile_blocks(n_t)), n_t);
+                tile(w + b, TILE_ROWS, x->q + q0 + done, pg->k_dim, &x->s[q0 + done][p - c->base + b * TILE_ROWS], ATTN_CHUNK, false);
+            }
+            done += n_t;
+        }
+    }
+}
+
+/* ---- softmax ---- */
+INLINE __m256 seen_lanes(uint32_t j, uint32_t lo, uint32_t hi) /* positions j .. j + 7 that lie in [lo, hi) */
+{
+    __m256i at = _mm256_add_epi32(_mm256_set1_epi32((int)j), lane_index());
+    __m256i below = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)lo), at), end = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)hi), at);
+    return _mm256_castsi256_ps(_mm256_andnot_si256(below, end));
+}
+
+/* Query i over positions [lo, hi) of the chunk, counted from its start. */
+static void query_softmax(attn_tile *x, uint32_t i, uint32_t lo, uint32_t hi)
+{
+    float *s = x->s[i];
+    float lanes[8], m = -INFINITY;
+    __m256 max = set8(-INFINITY), sum = _mm256_setzero_ps();
+    for (uint32_t j = lo / 8 * 8; j < hi; j += 8) {
+        __m256 v = soft_cap8(_mm256_mul_ps(_mm256_load_ps(s + j), set8(x->a->scale)), x->a->softcap);
+        _mm256_store_ps(s + j, v);
+        max = _mm256_max_ps(_mm256_blendv_ps(set8(-INFINITY), v, seen_lanes(j, lo, hi)), max); /* a NaN loses, as in ref.c */
+    }
+    _mm256_storeu_ps(lanes, max);
+    for (int k = 0; k < 8; k++) m = lanes[k] > m ? lanes[k] : m;
+    for (uint32_t j = lo / 8 * 8; j < hi; j += 8) {
+        __m256 p = exp8(_mm256_sub_ps(_mm256_load_ps(s + j), set8(m)));
+        p = _mm256_and_ps(p, seen_lanes(j, lo, hi));
+        _mm256_store_ps(s + j, p);
+        sum = _mm256_add_ps(sum, p); /* adding 0 changes nothing: the sum is never -0 */
+    }
+    x->m[i] = m;
+    x->l[i] = lanes8_total(sum);
+}
+
+/* M, L and the factors for O of queries [q0, q1). All lanes are computed; those of other queries are not taken over. */
+static void state_join(attn_tile *x, uint32_t q0, uint32_t q1)
+{
+    _Alignas(32) float max[8], sum[8];
+    for (uint32_t i = q0 / 8 * 8; i < q1; i += 8) {
+        __m256 om = _mm256_load_ps(x->max + i), m = _mm256_load_ps(x->m + i), nm = _mm256_max_ps(m, om);
+        __m256 fa = exp8(_mm256_sub_ps(om, nm)), fb = exp8(_mm256_sub_ps(m, nm));
+        __m256 l = _mm256_mul_ps(_mm256_load_ps(x->l + i), fb);
+        _mm256_store_ps(x->fa + i, fa);
+        _mm256_store_ps(x->fb + i, fb);
+        _mm256_store_ps(max, nm);
+        _mm256_store_ps(sum, _mm256_fmadd_ps(_mm256_load_ps(x->sum + i), fa, l));
+        for (uint32_t k = MAX(i, q0); k < MIN(i + 8, q1); k++) {
+            x->max[k] = x->first[k] ? x->m[k] : max[k - i];
+            x->sum[k] = x->first[k] ? x->l[k] : sum[k - i];
+        }
+    }
+}
+
+/* ---- values ---- */
+/* n lanes: o = first ? add : fma(o, fa, add * fb) */
+INLINE void join_some(float *o, const float *add, bool first, float fa, float fb, uint32_t n)
+{
+    __m256 v = _mm256_loadu_ps(add);
+    if (!first) v = _mm256_fmadd_ps(load_some(o, n), set8(fa), _mm256_mul_ps(v, set8(fb)));
+    store_some(o, v, n);
+}
+
+/* Adds positions [p, end) of one page to the sums acc[query][SLICE] of queries [q0, q0 + n_q). off: where the dimensions of
+ * each block start. */
+static void value_run(attn_tile *x, const seen *c, uint32_t p, uint32_t end, const uint32_t *off, uint32_t q0, uint32_t n_q,
+                      float (*acc)[SLICE])
+{
+    const op_kv *pg = &x->a->kv;
+    const uint8_t *v = kv_head(pg, &x->a->b, x->t0, p, x->g) + pg->v_off + (size_t)(p % pg->page_tokens) * pg->v_dim * kv_esize(pg);
+    const uint8_t *w[TILE_B];
+    for (uint32_t b = 0; b < TILE_B; b++) w[b] = v + off[b] * kv_esize(pg);
+    for (uint32_t i = 0, done = 0; done < n_q; i++) {
+        uint32_t n_t = avx2_tile_cut(n_q, i), n_b = avx2_tile_blocks(n_t), q = q0 + done;
+        const float *prob[TILE_T];
+        for (uint32_t t = 0; t < n_t; t++) prob[t] = &x->s[q + t][p - c->base];
+        for (uint32_t b = 0; b < TILE_B; b += n_b)
+            avx2_tile_get(pg->dtype, n_b, n_t)(w + b, pg->v_dim, prob, end - p, &acc[q][b * 8], SLICE, true);
+        done += n_t;
+    }
+}
+
+/* Dimensions [d0, d0 + SLICE) of O. The last block of a width that is no multiple of 8 overlaps the one before it. */
+static void tile_values(attn_tile *x, const seen *c, uint32_t d0)
+{
+    const op_kv *pg = &x->a->kv;
+    _Alignas(32) float acc[Q_MAX][SLICE];
+    uint32_t off[TILE_B], q0 = c->r0 * x->n_h, q1 = c->r1 * x->n_h;
+    for (uint32_t b = 0; b < TILE_B; b++) off[b] = MIN(d0 + 8 * b, pg->v_dim - 8);
+    memset(acc[q0], 0, (q1 - q0) * sizeof acc[0]);
+    uint32_t all_lo = row_lo(x, c->r1 - 1), all_hi = row_pos(x, c->r0) + 1; /* positions that every row sees */
+    for (uint32_t p = c->lo, end; p < c->hi; p = end) {
+        end = MIN(c->hi, (p / pg->page_tokens + 1) * pg->page_tokens);
+        if (p >= all_lo && end <= all_hi) value_run(x, c, p, end, off, q0, q1 - q0, acc);
+        else
+            for (uint32_t r = c->r0; r < c->r1; r++) {
+                uint32_t lo = MAX(p, row_lo(x, r)), hi = MIN(end, row_pos(x, r) + 1);
+                if (lo < hi) value_run(x, c, lo, hi, off, r * x->n_h, x->n_h, acc);
+            }
+    }
+    for (uint32_t i = q0; i < q1; i++)
+        for (uint32_t b = 0; b < TILE_B && d0 + 8 * b < pg->v_dim; b++) {
+            uint32_t d = d0 + 8 * b, skip = d - off[b]; /* lanes that the block before has as well */
+            float *from = &acc[i][b * 8];
+            if (skip) memmove(from, from + skip, (8 - skip) * sizeof *from);
+            join_some(x->o[i] + d, from, x->first[i], x->fa[i], x->fb[i], pg->v_dim - d);
+        }
+}
+
+static void tile_chunk(attn_tile *x, uint32_t base)
+{
+    seen c = chunk_seen(x, base);
+    if (c.r0 == c.r1) return;
+    uint32_t q0 = c.r0 * x->n_h, q1 = c.r1 * x->n_h;
+    tile_scores(x, &c);
+    for (uint32_t i = q0; i < q1; i++) {
+        uint32_t r = i / x->n_h, lo = MAX(base, row_lo(x, r)), hi = MIN(base + ATTN_CHUNK, row_pos(x, r) + 1);
+        query_softmax(x, i, lo - base, hi - base);
+    }
+    state_join(x, q0, q1);
+    for (uint32_t d = 0; d < x->a->kv.v_dim; d += SLICE) tile_values(x, &c, d);
+    for (uint32_t i = q0; i < q1; i++) x->first[i] = false;
+}
+
+/* ---- a tile from start to end ---- */
+/* out = (O * c) / L, with the sink's share in L. */
+static void head_finish(const op_attn_args *a, uint32_t h, float max, float sum, float *out)
+{
+    float c = 1.0f;
+    if (a->sinks) {
+        float m = a->sinks[h] > max ? a->sinks[h] : max;
+        __m256 e = exp8(_mm256_setr_ps(max - m, a->sinks[h] - m, 0, 0, 0, 0, 0, 0));
+        c = _mm256_cvtss_f32(e);
+        sum = fmaf(sum, c, _mm256_cvtss_f32(_mm256_permute_ps(e, 1)));
+    }
+    for (uint32_t d = 0; d < a->kv.v_dim; d += 8) {
+        uint32_t n = a->kv.v_dim - d;
+        store_some(out + d, _mm256_div_ps(_mm256_mul_ps(load_some(out + d, n), set8(c)), set8(sum)), n);
+    }
+}
+
+static void tile_open(attn_tile *x, const op_attn_args *a, uint32_t t0, uint32_t n_rows, uint32_t g, uint32_t h0, uint32_t n_h)
+{
+    x->a = a;
+    x->t0 = t0, x->n_rows = n_rows;
+    x->g = g, x->h0 = h0, x->n_h = n_h;
+    memset(x->max, 0, sizeof x->max);
+    memset(x->sum, 0, sizeof x->sum);
+    memset(x->m, 0, sizeof x->m);
+    memset(x->l, 0, sizeof x->l);
+    for (uint32_t i = 0; i < n_rows * n_h; i++) {
+        size_t t = t0 + i / n_h, h = h0 + i % n_h;
+        x->q[i] = a->q + t * a->qs + h * a->kv.k_dim;
+        x->o[i] = a->out + t * a->os + h * a->kv.v_dim;
+        x->first[i] = true;
+    }
+}
+
+static void tile_run(attn_tile *x)
+{
+    uint32_t end = row_pos(x, x->n_rows - 1) + 1;
+    for (uint32_t base = row_lo(x, 0) / ATTN_CHUNK * ATTN_CHUNK; base < end; base += ATTN_CHUNK) tile_chunk(x, base);
+    for (uint32_t i = 0; i < x->n_rows * x->n_h; i++) head_finish(x->a, x->h0 + i % x->n_h, x->max[i], x->sum[i], x->o[i]);
+}
+
+/* Rows from t0 on that one tile may hold: same sequence, consecutive positions, at most `most`. */
+static uint32_t rows_together(const op_batch *b, uint32_t t0, uint32_t most)
+{
+    uint32_t n = 1;
+    while (n < most && t0 + n < b->n_tokens && b->seq[t0 + n] == b->seq[t0] && b->pos[t0 + n] == b->pos[t0] + n) n++;
+    return n;
+}
+
+/* Query heads of one kv head are cut in equal parts of at most Q_MAX. */
+typedef struct { uint32_t h0, n_h; } head_part;
+static uint32_t head_parts(const op_attn_args *a, uint32_t g, uint32_t i, head_part *p)
+{
+    uint32_t h0, h1;
+    attn_heads(a, g, &h0, &h1);
+    uint32_t n = (h1 - h0 + Q_MAX - 1) / Q_MAX;
+    if (i < n) *p = (head_part){h0 + (h1 - h0) * i / n, (h1 - h0) * (i + 1) / n - (h1 - h0) * i / n};
+    return n;
+}
+
+static void attn_tiles(const op_attn_args *a, uint32_t thread, uint32_t n_threads)
+{
+    attn_tile x;
+    head_part p;
+    uint32_t turn = 0;
+    for (uint32_t g = 0; g < a->kv.n_kv_heads; g++)
+        for (uint32_t i = 0; i < head_parts(a, g, i, &p); i++)
+            for (uint32_t t = 0, n; t < a->b.n_tokens; t += n) {
+                n = rows_together(&a->b, t, Q_MAX / p.n_h);
+                if (turn++ % n_threads != thread) continue;
+                tile_open(&x, a, t, n, g, p.h0, p.n_h);
+                tile_run(&x);
+            }
+}
+
+/* ---- chunks over threads ---- */
+static uint32_t row_chunks(const op_attn_args *a, uint32_t t, uint32_t *first)
+{
+    *first = attn_lo(a->window, a->b.pos[t]) / ATTN_CHUNK;
+    return a->b.pos[t] / ATTN_CHUNK + 1 - *first;
+}
+
+/* The part of one chunk: m, l, o[v_dim]. Those of a row lie together, [head][chunk]. */
+static float *part_at(const op_attn_args *a, uint64_t chunks_before, uint32_t n_chunks, uint32_t h, uint32_t chunk)
+{
+    return a->scratch + (chunks_before * a->n_heads + (uint64_t)h * n_chunks + chunk) * ((uint64_t)a->kv.v_dim + 2);
+}
+
+/* All threads answer alike: the question depends on the arguments alone. */
+static bool split_chunks(const op_attn_args *a, uint32_t n_threads)
+{
+    uint64_t pairs = (uint64_t)a->b.n_tokens * a->kv.n_kv_heads, chunks = 0;
+    if (!a->barrier || pairs >= 4 * (uint64_t)n_threads || pairs % n_threads == 0) return false;
+    for (uint32_t t = 0, first; t < a->b.n_tokens; t++) chunks += row_chunks(a, t, &first);
+    return chunks > a->b.n_tokens && chunks * a->n_heads * ((uint64_t)a->kv.v_dim + 2) <= a->scratch_floats;
+}
+
+static void attn_parts(const op_attn_args *a, uint32_t thread, uint32_t n_threads)
+{
+    attn_tile x;
+    head_part p;
+    uint64_t before = 0, lo, hi, total = 0, item = 0;
+    for (uint32_t t = 0, first; t < a->b.n_tokens; t++) total += row_chunks(a, t, &first);
+    pool_share(total * a->kv.n_kv_heads, 1, thread, n_threads, &lo, &hi);
+    for (uint32_t t = 0, first, n; t < a->b.n_tokens; t++, before += n) {
+        n = row_chunks(a, t, &first);
+        for (uint32_t g = 0; g < a->kv.n_kv_heads; g++)
+            for (uint32_t c = 0; c < n; c++, item++) {
+                if (item < lo || item >= hi) continue;
+                for (uint32_t i = 0; i < head_parts(a, g, i, &p); i++) {
+                    tile_open(&x, a, t, 1, g, p.h0, p.n_h);
+                    for (uint32_t h = 0; h < p.n_h; h++) x.o[h] = part_at(a, before, n, p.h0 + h, c) + 2;
+                    tile_chunk(&x, (first + c) * ATTN_CHUNK);
+                    for (uint32_t h = 0; h < p.n_h; h++) x.o[h][-2] = x.max[h], x.o[h][-1] = x.sum[h];
+                }
+            }
+    }
+}
+
+/* The same steps as state_join and join_some take, for one query. */
+static void merge_head(const op_attn_args *a, uint32_t t, uint32_t h, const float *part, uint32_t n)
+{
+    uint32_t v_dim = a->kv.v_dim;
+    float *out = a->out + t * a->os + (size_t)h * v_dim, max = part[0], sum = part[1];
+    memcpy(out, part + 2, v_dim * sizeof *out);
+    for (uint32_t c = 1; c < n; c++) {
+        part += v_dim + 2;
+        float m = part[0] > max ? part[0] : max;
+        __m256 e = exp8(_mm256_setr_ps(max - m, part[0] - m, 0, 0, 0, 0, 0, 0));
+        float fa = _mm256_cvtss_f32(e), fb = _mm256_cvtss_f32(_mm256_permute_ps(e, 1));
+        sum = fmaf(sum, fa, part[1] * fb);
+        max = m;
+        for (uint32_t d = 0; d < v_dim; d++) out[d] = fmaf(out[d], fa, part[2 + d] * fb);
+    }
+    head_finish(a, h, max, sum, out);
+}
+
+static void attn_merge(const op_attn_args *a, uint32_t thread, uint32_t n_threads)
+{
+    uint64_t before = 0, lo, hi, item = 0;
+    pool_share((uint64_t)a->b.n_tokens * a->n_heads, 1, thread, n_threads, &lo, &hi);
+    for (uint32_t t = 0, first, n; t < a->b.n_tokens; t++, before += n) {
+        n = row_chunks(a, t, &first);
+        for (uint32_t h = 0; h < a->n_heads; h++, item++)
+            if (item >= lo && item < hi) merge_head(a, t, h, part_at(a, before, n, h, 0), n);
+    }
+}
+
+void avx2_attn(const op_attn_args *a, uint32_t thread, uint32_t n_threads)
+{
+    if (a->kv.v_dim < 8) { /* narrower than a vector */
+        op_table_ref.attn(a, thread, n_threads);
+        return;
+    }
+    if (!split_chunks(a, n_threads)) {
+        attn_tiles(a, thread, n_threads);
+        return;
+    }
+    attn_parts(a, thread, n_threads);
+    a->barrier(a->barrier_user, thread);
+    attn_merge(a, thread, n_threads);
+}

@@ -1,0 +1,94 @@
+/*
+ * avx2_linear.c - y = W x for float weights in TILE8.
+ *
+ * Few tokens (up to one tile): the memory bus is the limit. A thread walks its row blocks as 4 (or 2) streams a quarter
+ * (half) of its blocks apart, which are so many independent chains and hardware prefetch streams.
+ * Many tokens: two adjacent row blocks against tiles of up to 6 tokens; a block of tokens small enough that its activations
+ * stay in the L2 cache meets all weights of the share. K is cut so that the weights of a tile stay in L1; the sums wait in
+ * a buffer meanwhile, which does not change them.
+ */
+#include "avx2.h"
+
+enum { PAIR = 2 * TILE_ROWS, K_BLOCK = 768, T_BLOCK = 96, X_BYTES = 384 << 10 };
+
+/* Stores the lanes of row block b that belong to the run. */
+INLINE void store_block(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t, const float *acc)
+{
+    uint32_t lane0, lane1, row;
+    block_rows(s->run, b, &lane0, &lane1, &row);
+    float *y = a->y + s->leaf * a->yl + t * a->ys + row;
+    const float *bias = a->bias ? a->bias + row : NULL;
+    if (lane1 - lane0 == TILE_ROWS) {
+        __m256 v = _mm256_loadu_ps(acc);
+        _mm256_storeu_ps(y, bias ? _mm256_add_ps(v, _mm256_loadu_ps(bias)) : v);
+        return;
+    }
+    for (uint32_t i = 0; i < lane1 - lane0; i++) y[i] = bias ? acc[lane0 + i] + bias[i] : acc[lane0 + i];
+}
+
+static void linear_few(const op_linear_args *a, const run_share *s)
+{
+    const op_run *r = s->run;
+    uint32_t n_t = a->n_tokens, n_b = avx2_tile_blocks(n_t);
+    avx2_tile tile = avx2_tile_get(a->w->dtype, n_b, n_t);
+    uint64_t each = ceil_div(s->b1 - s->b0, n_b);
+    float acc[TILE_T * 2 * TILE_ROWS];
+    const float *x[TILE_T];
+    for (uint32_t t = 0; t < n_t; t++) x[t] = a->x + t * a->xs + r->k0;
+    for (uint64_t i = 0; i < each; i++) {
+        const uint8_t *w[TILE_B];
+        uint64_t b[TILE_B];
+        for (uint32_t j = 0; j < n_b; j++) { /* the last stream may be shorter: it repeats a block, whose sums are dropped */
+            b[j] = s->b0 + j * each + i;
+            w[j] = r->data + (b[j] < s->b1 ? b[j] : s->b0 + i) * r->block_stride;
+        }
+        tile(w, TILE_ROWS, x, r->n_k, acc, (size_t)n_b * TILE_ROWS, false);
+        for (uint32_t j = 0; j < n_b && b[j] < s->b1; j++)
+            for (uint32_t t = 0; t < n_t; t++) store_block(a, s, b[j], t, acc + (t * n_b + j) * TILE_ROWS);
+    }
+}
+
+/* Row blocks b and b + 1 (if in the share) for tokens [t0, t0 + n). */
+static void linear_pair(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t0, uint32_t n)
+{
+    const op_run *r = s->run;
+    size_t k_bytes = (size_t)TILE_ROWS * (a->w->dtype == DT_F32 ? 4 : 2);
+    const uint8_t *w0 = r->data + b * r->block_stride, *w1 = b + 1 < s->b1 ? w0 + r->block_stride : w0;
+    float acc[T_BLOCK * PAIR];
+    uint32_t k = 0;
+    do {
+        uint32_t n_k = MIN((uint32_t)K_BLOCK, r->n_k - k);
+        const uint8_t *w[2] = {w0 + k * k_bytes, w1 + k * k_bytes};
+        for (uint32_t i = 0, done = 0; done < n; i++) {
+            uint32_t n_t = avx2_tile_cut(n, i);
+            const float *x[TILE_T];
+            for (uint32_t t = 0; t < n_t; t++) x[t] = a->x + (t0 + done + t) * a->xs + r->k0 + k;
+            avx2_tile_get(a->w->dtype, 2, n_t)(w, TILE_ROWS, x, n_k, acc + done * PAIR, PAIR, k > 0);
+            done += n_t;
+        }
+        k += n_k;
+    } while (k < r->n_k);
+    for (uint32_t t = 0; t < n; t++) {
+        store_block(a, s, b, t0 + t, acc + t * PAIR);
+        if (b + 1 < s->b1) store_block(a, s, b + 1, t0 + t, acc + t * PAIR + TILE_ROWS);
+    }
+}
+
+static void linear_many(const op_linear_args *a, const run_share *s)
+{
+    uint32_t fit = (uint32_t)(X_BYTES / sizeof(float)) / MAX(s->run->n_k, 1u) / TILE_T * TILE_T;
+    uint32_t block = MAX(2u * TILE_T, MIN((uint32_t)T_BLOCK, fit));
+    for (uint32_t t0 = 0; t0 < a->n_tokens; t0 += block)
+        for (uint64_t b = s->b0; b < s->b1; b += 2) linear_pair(a, s, b, t0, MIN(block, a->n_tokens - t0));
+}
+
+void avx2_linear(const op_linear_args *a, uint32_t thread, uint32_t n_threads)
+{
+    run_walk walk = run_walk_start(a->w, thread, n_threads);
+    run_share s;
+    while (run_walk_next(&walk, &s)) {
+        if (a->n_tokens == 0) return;
+        if (a->n_tokens <= TILE_T) linear_few(a, &s);
+        else linear_many(a, &s);
+    }
+}

@@ -1,0 +1,227 @@
+/* avx2_ops.c - the operations that are neither linear nor attention, and the table. Arithmetic as in ref.c, 8 elements at once. */
+#include "avx2.h"
+
+/* ---- norm ---- */
+static float mean_of(const float *x, uint32_t n)
+{
+    __m256 s = _mm256_setzero_ps();
+    for (uint32_t i = 0; i < n; i += 8) s = _mm256_add_ps(s, load_some(x + i, n - i)); /* s is never -0: adding 0 keeps it */
+    return lanes8_total(s) / (float)n;
+}
+
+static float mean_square(const float *x, uint32_t n, float shift)
+{
+    __m256 s = _mm256_setzero_ps(), c = set8(shift);
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 d = _mm256_sub_ps(_mm256_loadu_ps(x + i), c);
+        s = _mm256_fmadd_ps(d, d, s);
+    }
+    if (i < n) {
+        __m256 d = _mm256_and_ps(_mm256_sub_ps(load_some(x + i, n - i), c), _mm256_castsi256_ps(lane_mask(n - i)));
+        s = _mm256_fmadd_ps(d, d, s);
+    }
+    return lanes8_total(s) / (float)n;
+}
+
+static void norm_row(const op_norm_args *a, const float *x, float *y)
+{
+    float mean = a->kind == NORM_LAYER ? mean_of(x, a->n) : 0.0f;
+    float r = 1.0f / sqrtf(mean_square(x, a->n, mean) + a->eps);
+    const float *bias = a->kind == NORM_LAYER ? a->b : NULL;
+    for (uint32_t i = 0; i < a->n; i += 8) {
+        uint32_t n = a->n - i;
+        __m256 v = _mm256_mul_ps(_mm256_sub_ps(load_some(x + i, n), set8(mean)), set8(r)), w = load_some(a->w + i, n);
+        if (a->kind == NORM_RMS_PLUS1) w = _mm256_add_ps(set8(1.0f), w);
+        v = _mm256_mul_ps(v, w);
+        if (bias) v = _mm256_add_ps(v, load_some(bias + i, n));
+        store_some(y + i, v, n);
+    }
+}
+
+static void avx2_norm(const op_norm_args *a, uint32_t thread, uint32_t n_threads)
+{
+    uint64_t lo, hi;
+    pool_share((uint64_t)a->n_tokens * a->groups, 1, thread, n_threads, &lo, &hi);
+    for (uint64_t i = lo; i < hi; i++) {
+        size_t t = i / a->groups, at = i % a->groups * a->n;
+        norm_row(a, a->x + t * a->xs + at, a->y + t * a->ys + at);
+    }
+}
+
+/* ---- rope ---- */
+INLINE void rope_one(float *pa, float *pb, float c, float s)
+{
+    float a = *pa, b = *pb;
+    *pa = fmaf(a, c, -(b * s));
+    *pb = fmaf(a, s, b * c);
+}
+
+static void rope_half(float *x, const float *cs, uint32_t half)
+{
+    uint32_t i = 0;
+    for (; i + 8 <= half; i += 8) {
+        __m256 u = _mm256_loadu_ps(cs + 2 * i), v = _mm256_loadu_ps(cs + 2 * i + 8); /* c0 s0 .. c3 s3, c4 s4 .. */
+        __m256 lo = _mm256_permute2f128_ps(u, v, 0x20), hi = _mm256_permute2f128_ps(u, v, 0x31);
+        __m256 c = _mm256_shuffle_ps(lo, hi, 0x88), s = _mm256_shuffle_ps(lo, hi, 0xdd);
+        __m256 a = _mm256_loadu_ps(x + i), b = _mm256_loadu_ps(x + i + half);
+        _mm256_storeu_ps(x + i, _mm256_fmsub_ps(a, c, _mm256_mul_ps(b, s)));
+        _mm256_storeu_ps(x + i + half, _mm256_fmadd_ps(a, s, _mm256_mul_ps(b, c)));
+    }
+    for (; i < half; i++) rope_one(x + i, x + i + half, cs[2 * i], cs[2 * i + 1]);
+}
+
+static void rope_pairs(float *x, const float *cs, uint32_t half)
+{
+    uint32_t i = 0;
+    for (; i + 4 <= half; i += 4) {
+        __m256 v = _mm256_loadu_ps(x + 2 * i), f = _mm256_loadu_ps(cs + 2 * i); /* a b a b ..., c s c s ... */
+        __m256 t = _mm256_mul_ps(_mm256_movehdup_ps(v), _mm256_permute_ps(f, 0xb1)); /* b s, b c */
+        _mm256_storeu_ps(x + 2 * i, _mm256_fmaddsub_ps(_mm256_moveldup_ps(v), f, t));
+    }
+    for (; i < half; i++) rope_one(x + 2 * i, x + 2 * i + 1, cs[2 * i], cs[2 * i + 1]);
+}
+
+static void avx2_rope(const op_rope_args *a, uint32_t thread, uint32_t n_threads)
+{
+    uint32_t half = a->dims / 2;
+    uint64_t lo, hi;
+    if (a->kind == ROPE_NONE) return;
+    pool_share((uint64_t)a->n_tokens * a->n_heads, 1, thread, n_threads, &lo, &hi);
+    for (uint64_t j = lo; j < hi; j++) {
+        size_t t = j / a->n_heads;
+        float *x = a->x + t * a->xs + j % a->n_heads * a->head_dim;
+        const float *cs = a->cs + (size_t)a->pos[t] * 2 * half;
+        if (a->kind == ROPE_HALF) rope_half(x, cs, half);
+        else rope_pairs(x, cs, half);
+    }
+}
+
+/* ---- pages ---- */
+/* n elements to f16, element i at p[i * stride]. */
+static void store_f16(uint8_t *p, size_t stride, const float *x, uint32_t n)
+{
+    uint16_t h[8];
+    for (uint32_t i = 0; i < n; i += 8) {
+        uint32_t some = MIN(8, n - i);
+        _mm_storeu_si128((__m128i *)(void *)h, _mm256_cvtps_ph(load_some(x + i, n - i), _MM_FROUND_TO_NEAREST_INT));
+        if (stride == 1) memcpy(p + 2 * i, h, 2 * (size_t)some);
+        else
+            for (uint32_t j = 0; j < some; j++) memcpy(p + 2 * stride * (i + j), &h[j], 2);
+    }
+}
+
+static void avx2_kv_write(const op_kv_write_args *a, uint32_t thread, uint32_t n_threads)
+{
+    const op_kv *pg = &a->kv;
+    uint64_t lo, hi;
+    if (pg->dtype != DT_F16) {
+        ref_kv_write(a, thread, n_threads);
+        return;
+    }
+    pool_share((uint64_t)a->b.n_tokens * pg->n_kv_heads, 1, thread, n_threads, &lo, &hi);
+    for (uint64_t j = lo; j < hi; j++) {
+        uint32_t t = (uint32_t)(j / pg->n_kv_heads), g = (uint32_t)(j % pg->n_kv_heads), slot = a->b.pos[t] % pg->page_tokens;
+        uint8_t *page = kv_head(pg, &a->b, t, a->b.pos[t], g);
+        store_f16(page + 2 * kv_k_at(pg, slot, 0), TILE_ROWS, a->k + t * a->ks + (size_t)g * pg->k_dim, pg->k_dim);
+        store_f16(page + pg->v_off + (size_t)slot * pg->v_dim * 2, 1, a->v + t * a->vs + (size_t)g * pg->v_dim, pg->v_dim);
+    }
+}
+
+/* ---- elementwise ---- */
+INLINE __m256 gelu8(__m256 x)
+{
+    __m256 a = _mm256_min_ps(abs8(x), set8(GELU_MAX));
+    __m256 sq = _mm256_mul_ps(a, a), low = _mm256_fmsub_ps(a, a, sq);
+    __m256 e = exp8(_mm256_mul_ps(set8(-0.5f), sq));
+    e = _mm256_fmadd_ps(e, _mm256_mul_ps(set8(-0.5f), low), e);
+    __m256 t = _mm256_div_ps(set8(1.0f), _mm256_fmadd_ps(set8(GELU_K), a, set8(1.0f)));
+    __m256 p = _mm256_fmadd_ps(set8(GELU_C8), t, set8(GELU_C7));
+    p = _mm256_fmadd_ps(p, t, set8(GELU_C6));
+    p = _mm256_fmadd_ps(p, t, set8(GELU_C5));
+    p = _mm256_fmadd_ps(p, t, set8(GELU_C4));
+    p = _mm256_fmadd_ps(p, t, set8(GELU_C3));
+    p = _mm256_fmadd_ps(p, t, set8(GELU_C2));
+    p = _mm256_fmadd_ps(p, t, set8(GELU_C1));
+    p = _mm256_fmadd_ps(p, t, set8(GELU_C0));
+    __m256 tail = _mm256_mul_ps(e, p), positive = _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GE_OQ);
+    return _mm256_mul_ps(x, _mm256_blendv_ps(tail, _mm256_sub_ps(set8(1.0f), tail), positive));
+}
+
+INLINE __m256 act8(uint32_t act, __m256 x)
+{
+    __m256 one = set8(1.0f), u;
+    switch (act) {
+    case ACT_SILU: return _mm256_div_ps(x, _mm256_add_ps(one, exp8(neg8(x))));
+    case ACT_GELU: return gelu8(x);
+    case ACT_GELU_TANH:
+        u = _mm256_mul_ps(x, _mm256_fmadd_ps(_mm256_mul_ps(set8(GELU_TANH_B), x), x, one));
+        return _mm256_div_ps(x, _mm256_add_ps(one, exp8(_mm256_mul_ps(set8(GELU_TANH_A), u))));
+    case ACT_RELU: return _mm256_max_ps(_mm256_setzero_ps(), x);
+    default: u = _mm256_max_ps(_mm256_setzero_ps(), x); return _mm256_mul_ps(u, u);
+    }
+}
+
+static void avx2_act(const op_act_args *a, uint32_t thread, uint32_t n_threads)
+{
+    cell_walk walk = cell_walk_start(a->n_tokens, a->n, thread, n_threads);
+    for (uint32_t t, c0, c1; cell_walk_next(&walk, &t, &c0, &c1);) {
+        const float *g = a->g + t * a->gs, *u = a->u ? a->u + t * a->us : NULL;
+        for (uint32_t i = c0; i < c1; i += 8) {
+            __m256 v = act8(a->act, load_some(g + i, c1 - i));
+            if (u) v = _mm256_mul_ps(v, load_some(u + i, c1 - i));
+            store_some(a->y + t * a->ys + i, v, c1 - i);
+        }
+    }
+}
+
+/* The tree of ops.h from below: neighbours at distance 1, 2, 4 are added; one without a neighbour waits. */
+INLINE __m256 leaf_tree(__m256 *v, uint32_t n)
+{
+    for (uint32_t d = 1; d < n; d *= 2)
+        for (uint32_t i = 0; i + d < n; i += 2 * d) v[i] = _mm256_add_ps(v[i], v[i + d]);
+    return v[0];
+}
+
+static void avx2_reduce(const op_reduce_args *a, uint32_t thread, uint32_t n_threads)
+{
+    if (a->n_leaves > MAX_LEAVES) {
+        ref_reduce(a, thread, n_threads);
+        return;
+    }
+    cell_walk walk = cell_walk_start(a->n_tokens, a->n, thread, n_threads);
+    for (uint32_t t, c0, c1; cell_walk_next(&walk, &t, &c0, &c1);)
+        for (uint32_t i = c0; i < c1; i += 8) {
+            uint32_t n = c1 - i;
+            __m256 v[MAX_LEAVES];
+            for (uint32_t l = 0; l < a->n_leaves; l++) v[l] = load_some(a->parts[l] + t * a->ps + i, n);
+            __m256 s = leaf_tree(v, a->n_leaves);
+            if (a->bias) s = _mm256_add_ps(s, load_some(a->bias + i, n));
+            s = _mm256_mul_ps(s, set8(a->scale));
+            if (a->residual) s = _mm256_add_ps(load_some(a->residual + t * a->rs + i, n), s);
+            store_some(a->y + t * a->ys + i, s, n);
+        }
+}
+
+static void avx2_logits(const op_logits_args *a, uint32_t thread, uint32_t n_threads)
+{
+    cell_walk walk = cell_walk_start(a->n_tokens, a->n, thread, n_threads);
+    for (uint32_t t, c0, c1; cell_walk_next(&walk, &t, &c0, &c1);)
+        for (uint32_t i = c0; i < c1; i += 8) {
+            __m256 v = _mm256_mul_ps(load_some(a->x + t * a->xs + i, c1 - i), set8(a->scale));
+            store_some(a->y + t * a->ys + i, soft_cap8(v, a->cap), c1 - i);
+        }
+}
+
+const op_table op_table_avx2 = {
+    .name = "avx2",
+    .linear = avx2_linear,
+    .embed = ref_embed,
+    .norm = avx2_norm,
+    .rope = avx2_rope,
+    .kv_write = avx2_kv_write,
+    .attn = avx2_attn,
+    .act = avx2_act,
+    .reduce = avx2_reduce,
+    .logits = avx2_logits,
+};
