@@ -10,6 +10,13 @@ LIBDIR  ?= $(PREFIX)/lib
 DESTDIR ?=
 OPT     ?= -O2 -g
 WERROR  ?=
+V       ?= 0
+ifeq ($(V),0)
+SAY = @printf '  %-4s %s\n'
+Q = @
+else
+SAY = @:
+endif
 SAN     ?=
 
 WARN     = -Wall -Wextra -Wpedantic -Wshadow -Wconversion $(WERROR)
@@ -62,45 +69,53 @@ $(BUILD)/obj/kernels/cpu/avx2%.o: private EXTRA = -mavx2 -mfma -mf16c
 $(BUILD)/obj/kernels/cpu/avx512%.o: private EXTRA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c $< -o $@
+	$(SAY) CC '$<'
+	$(Q)$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c $< -o $@
 
 # Every object, for convert-hf, inspect-model and the tests.
 $(FULL_LIB): $(call obj,$(ALL_SRC))
-	@rm -f $@
-	$(AR) rcs $@ $^
+	$(SAY) AR '$@'
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
 # The public library: one object whose only global symbols are tess_*.
 $(BUILD)/obj/tessera.o: $(CORE_OBJ)
-	$(CC) -r -nostdlib -o $@ $^
-	$(OBJCOPY) --wildcard --keep-global-symbol='tess_*' $@
+	$(SAY) LD '$@'
+	$(Q)$(CC) -r -nostdlib -o $@ $^
+	$(Q)$(OBJCOPY) --wildcard --keep-global-symbol='tess_*' $@
 $(BUILD)/libtessera.a: $(BUILD)/obj/tessera.o
-	@rm -f $@
-	$(AR) rcs $@ $^
+	$(SAY) AR '$@'
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
 $(BUILD)/$(SO_FILE): $(CORE_OBJ)
-	$(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,$(SO_NAME) $(if $(SAN),,-Wl,-z,defs) -o $@ $^ $(CORE_LIBS)
+	$(SAY) LINK '$@'
+	$(Q)$(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,$(SO_NAME) $(if $(SAN),,-Wl,-z,defs) -o $@ $^ $(CORE_LIBS)
 $(BUILD)/libtessera.so: $(BUILD)/$(SO_FILE)
-	ln -sf $(SO_FILE) $(BUILD)/$(SO_NAME)
-	ln -sf $(SO_NAME) $@
+	$(Q)ln -sf $(SO_FILE) $(BUILD)/$(SO_NAME)
+	$(Q)ln -sf $(SO_NAME) $@
 
 # Objects of tool $(1): its main file, tools/<first word>_*.c and cli.c.
 tool_obj = $(call obj,tools/$(1).c $(wildcard tools/$(firstword $(subst -, ,$(1)))_*.c) $(wildcard tools/cli.c))
 $(BUILD)/bin/%: $$(call tool_obj,$$*) $$(if $$(filter $$*,$$(PUBLIC_TOOLS)),$(BUILD)/libtessera.a,$(FULL_LIB))
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) $^ -o $@ $(LIBS)
+	$(SAY) LINK '$@'
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ -o $@ $(LIBS)
 $(BUILD)/examples/%: $(BUILD)/obj/examples/%.o $(BUILD)/libtessera.a
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) $^ -o $@ $(LIBS)
+	$(SAY) LINK '$@'
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ -o $@ $(LIBS)
 
 # ---- tests ----
 $(BUILD)/tests/t_%: $(BUILD)/obj/tests/t_%.o $(FULL_LIB)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) $^ -o $@ -lcmocka $(LIBS)
+	$(SAY) LINK '$@'
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ -o $@ -lcmocka $(LIBS)
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) $^ -o $@ -ljansson -lm
+	$(SAY) LINK '$@'
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ -o $@ -ljansson -lm
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(FULL_LIB)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer $^ -o $@ $(LIBS)
+	$(SAY) LINK '$@'
+	$(Q)$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer $^ -o $@ $(LIBS)
 
 TEST_PROGRAMS = $(TESTS:%=$(BUILD)/tests/%)
 HELPERS       = $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out tests/t_%,$(wildcard tests/*.c)))
@@ -161,6 +176,6 @@ help:
 	@echo 'make valgrind   unit tests under valgrind                     make fuzz      every fuzzer for FUZZ_SECONDS=60'
 	@echo 'make install    to PREFIX=/usr/local (DESTDIR, LIBDIR); make uninstall'
 	@echo 'make format     clang-format over all sources                 make clean'
-	@echo 'Variables: CC, OPT ($(OPT)), WERROR=-Werror, SAN, CFLAGS, CPPFLAGS, LDFLAGS, BUILD'
+	@echo 'Variables: CC, OPT ($(OPT)), WERROR=-Werror, SAN, CFLAGS, CPPFLAGS, LDFLAGS, BUILD, V=1 (print commands)'
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
