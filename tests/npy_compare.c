@@ -10,6 +10,7 @@
  *       log-softmax of rows of OUT against prompt_logprobs, greedy_logprobs and the top 20 after the prompt
  *   npy_compare near OUT1.npy OUT2.npy TOLERANCE
  *   npy_compare within A B TOLERANCE                two numbers
+ *   npy_compare offset FILE.safetensors NAME        where the tensor's data begin in the file
  * Exit status 0 = equal; 1 = different, with the place and the difference; 2 = something can not be read. A NaN differs.
  */
 #include <jansson.h>
@@ -171,6 +172,22 @@ static int compare_logprobs(char **a)
     return verdict("prompt", prompt, tolerance) | verdict("greedy", greedy, tolerance) | verdict("top 20", top, tolerance);
 }
 
+static int print_offset(const char *path, const char *name)
+{
+    size_t n;
+    uint64_t head;
+    json_int_t begin = 0, end = 0;
+    json_error_t e;
+    char *p = read_file(path, &n);
+    memcpy(&head, p, 8);
+    json_t *j = n > 8 && head < n - 8 ? json_loadb(p + 8, (size_t)head, 0, &e) : NULL;
+    if (json_unpack(json_object_get(j, name), "{s:[I,I]}", "data_offsets", &begin, &end) != 0) bad(path, "has no such tensor");
+    printf("%llu\n", (unsigned long long)(8 + head + (uint64_t)begin));
+    json_decref(j);
+    free(p);
+    return 0;
+}
+
 static int print_value(int argc, char **argv)
 {
     json_t *root = read_json(argv[2]), *v = json_object_get(element(root, argc > 4 ? argv[4] : NULL), argv[3]);
@@ -191,6 +208,7 @@ int main(int argc, char **argv)
     if (argc == 6 && strcmp(what, "logprobs") == 0) return compare_logprobs(argv + 2);
     if (argc == 5 && strcmp(what, "near") == 0) return compare_near(argv + 2);
     if (argc == 5 && strcmp(what, "within") == 0) return verdict("number", fabs(atof(argv[2]) - atof(argv[3])), atof(argv[4]));
+    if (argc == 4 && strcmp(what, "offset") == 0) return print_offset(argv[2], argv[3]);
     fputs("usage: see the head of npy_compare.c\n", stderr);
     return 2;
 }
