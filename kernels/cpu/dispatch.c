@@ -2,10 +2,19 @@
 #include "cpu.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
+
+/* Not every compiler knows "f16c" in __builtin_cpu_supports. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
 static const op_table *table_avx2(void)
 {
     __builtin_cpu_init();
-    bool ok = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    bool ok = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     return ok ? &op_table_avx2 : NULL;
 }
 #else
