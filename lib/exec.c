@@ -197,7 +197,9 @@ static void run_reduce(const exec *x, const rank_state *k, const prog_instr *c, 
 static void run_embed(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     const arch *m = &x->model->a;
-    op_embed_args a = {.w = &x->model->embed, .row_hi = m->vocab_size, .ids = x->batch->ids, .n_tokens = x->n_rows, .n = m->hidden_size, .scale = (float)m->embed_scale};
+    bool pos = c->weight == WT_POS;
+    op_embed_args a = {.w = pos ? &x->model->pos_embed : &x->model->embed, .row_hi = pos ? m->max_ctx : m->vocab_size, .n_tokens = x->n_rows, .n = m->hidden_size,
+                       .ids = pos ? (const int32_t *)x->batch->pos : x->batch->ids, .scale = pos ? 1 : (float)m->embed_scale};
     a.y = slot_at(x, k, c->out, &a.ys);
     x->model->ops->embed(&a, t, n);
 }

@@ -92,6 +92,7 @@ tess_status program_body(const arch *a, const mem *m, program *out, tess_error *
     *out = (program){.m = m, .in_slot = NO_SLOT};
     if (a->qk_norm == QK_NORM_ALL) return ERR(err, TESS_E_UNSUPPORTED, "%s: q/k norms over all heads are not supported by this version", a->family);
     uint16_t x = op(out, PROG_EMBED, WT_NONE, 0, W_HIDDEN, NO_SLOT, NO_SLOT);
+    if (a->learned_pos) x = op(out, PROG_REDUCE, WT_NONE, 0, W_HIDDEN, op(out, PROG_EMBED, WT_POS, 0, W_HIDDEN, NO_SLOT, NO_SLOT), x);
     for (uint16_t i = 0; i < a->n_layers; i++) x = block(out, a, i, x);
     out->out_slot = x;
     return finish(out, err);
