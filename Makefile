@@ -123,7 +123,7 @@ RUN_TESTS     = BUILD='$(BUILD)' CC='$(CC)' NM='$(NM)' bash tests/run.sh
 test-programs: $(TEST_PROGRAMS) $(HELPERS)
 test: all test-programs $(EXAMPLES:%=$(BUILD)/examples/%)
 	@$(RUN_TESTS) $(TEST_PROGRAMS) $(SCRIPTS)
-unit: $(TEST_PROGRAMS)
+unit: tools $(TEST_PROGRAMS)
 	@$(RUN_TESTS) $(TEST_PROGRAMS)
 
 ASAN = BUILD=$(BUILD)/asan SAN='-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer' OPT='-O1 -g'
@@ -133,7 +133,7 @@ asan:
 	+$(MAKE) $(ASAN) $(GOAL)
 tsan:
 	+$(MAKE) $(TSAN) $(GOAL)
-valgrind: $(TEST_PROGRAMS)
+valgrind: tools $(TEST_PROGRAMS)
 	@TEST_WRAPPER='valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite' $(RUN_TESTS) $(TEST_PROGRAMS)
 FUZZERS  = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_SECONDS ?= 60

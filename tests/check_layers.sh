@@ -36,9 +36,9 @@ layer base lib/base/*.[ch] -- lib/base "$TMP/public"
 layer formats formats/*.[ch] -- formats lib/base "$TMP/public"
 layer kernels kernels/*.[ch] kernels/cpu/*.[ch] kernels/cuda/* -- kernels kernels/cpu kernels/cuda lib/base "$TMP/public"
 layer lib lib/*.[ch] -- lib lib/base formats kernels
-public=(tools/run-model.c tools/run_*.[ch] tools/serve-model.c tools/serve_*.[ch] tools/cli.[ch])
+public=(tools/run-model.c tools/run*.[ch] tools/serve*.[ch] tools/cli.[ch])
 for f in "${public[@]}"; do [ -f "$f" ] && present+=("$f"); done
-mkdir -p "$TMP/tool" && cp tools/cli.h tools/run_*.h tools/serve_*.h "$TMP/tool" 2>/dev/null
+mkdir -p "$TMP/tool" && cp tools/cli.h tools/run*.h tools/serve*.h "$TMP/tool" 2>/dev/null
 layer "run-model and serve-model: public interface only" "${present[@]}" -- "$TMP/public" "$TMP/tool"
 layer examples examples/*.c -- "$TMP/public"
 
