@@ -78,9 +78,8 @@ static const op_table *fast; /* NULL: this CPU has none */
 
 #define EACH_THREAD(fn, args, n) \
     do { \
-        uint32_t n_ = (n); /* arguments may be random */ \
-        __auto_type fn_ = (fn); \
-        for (uint32_t i_ = 0; i_ < n_; i_++) fn_(args, i_, n_); \
+        uint32_t n_ = (n); /* may be random */ \
+        for (uint32_t i_ = 0; i_ < n_; i_++) fn(args, i_, n_); \
     } while (0)
 
 static int skip_without_fast(void **state)
@@ -269,7 +268,8 @@ static void embed_is_right(void **state)
             for (uint32_t c = 0; c < n; c++) want[t * ys + c] = mine ? (float)weight_at(&w, (uint32_t)ids[t] - lo, 0, c) * scale : 0.0f;
         }
         op_embed_args a = {.w = &w.w, .row_lo = lo, .row_hi = lo + rows, .ids = ids, .n_tokens = tokens, .n = n, .scale = scale, .y = y, .ys = ys};
-        EACH_THREAD((rnd(2) && fast ? fast : &op_table_ref)->embed, &a, threads);
+        const op_table *ops = rnd(2) && fast ? fast : &op_table_ref;
+        EACH_THREAD(ops->embed, &a, threads);
         check_equal("embed", want, y, ys * tokens, tokens, n, ys);
         release(y), release(want);
         weight_free(&w);
@@ -445,7 +445,8 @@ static void world_make(world *w, uint32_t dtype, uint32_t page, uint32_t heads, 
         uint32_t *pos = must(calloc(w->len[s], sizeof *pos)), *seq = must(calloc(w->len[s], sizeof *seq));
         for (uint32_t t = 0; t < w->len[s]; t++) pos[t] = t, seq[t] = s;
         op_kv_write_args a = {w->kv, {w->len[s], pos, seq, w->tables}, w->k[s], w->v[s], (size_t)heads * k_dim, (size_t)heads * v_dim};
-        EACH_THREAD((rnd(2) && fast ? fast : &op_table_ref)->kv_write, &a, between(1, 5));
+        const op_table *ops = rnd(2) && fast ? fast : &op_table_ref;
+        EACH_THREAD(ops->kv_write, &a, between(1, 5));
         free(pos), free(seq);
         for (size_t i = 0; i < nk && dtype == DT_F16; i++) w->k[s][i] = f16_to_f32(f32_to_f16(w->k[s][i]));
         for (size_t i = 0; i < nv && dtype == DT_F16; i++) w->v[s][i] = f16_to_f32(f32_to_f16(w->v[s][i]));

@@ -22,11 +22,13 @@
 /*
  * The tile: n_b row blocks of 8 lanes by n_t tokens, every accumulator a chain in ascending k.
  *   acc[t * as + b * 8 + lane] = chain over k of fma(w[b][k * step + lane], x[t][k], .)
- * from 0, or from what acc holds (`more`), so that a chain may be cut at any k. step counts elements of the dtype.
+ * from 0, or from what acc holds (`more`), so that a chain may be cut at any k. step counts elements of the dtype. What lies
+ * `ahead` bytes behind each weight is prefetched, which may be no memory at all.
  * Shapes that exist: n_b = 4 with n_t 1..3, n_b = 2 with n_t 1..6.
  */
 enum { TILE_T = 6, TILE_B = 4 };
-typedef void (*avx2_tile)(const uint8_t *const *w, size_t step, const float *const *x, size_t n_k, float *acc, size_t as, bool more);
+typedef void (*avx2_tile)(const uint8_t *const *w, size_t step, const float *const *x, size_t n_k, float *acc, size_t as, bool more,
+                          size_t ahead);
 avx2_tile avx2_tile_get(uint32_t dtype, uint32_t n_b, uint32_t n_t);
 /* Row blocks of the tile for n_t tokens: as many accumulators as registers. */
 static inline uint32_t avx2_tile_blocks(uint32_t n_t) { return n_t <= 3 ? 4 : 2; }

@@ -16,7 +16,7 @@
  */
 #include "avx2.h"
 
-enum { Q_MAX = 24, SLICE = TILE_B * 8 };
+enum { Q_MAX = 24, STRIPE = TILE_B * 8, SLICE = 4 * STRIPE };
 
 typedef struct {
     const op_attn_args *a;
@@ -50,15 +50,26 @@ static seen chunk_seen(const attn_tile *x, uint32_t base)
 }
 
 /* ---- scores ---- */
+static const uint8_t *k_block(const attn_tile *x, uint32_t p)
+{
+    const op_kv *pg = &x->a->kv;
+    return kv_head(pg, &x->a->b, x->t0, p, x->g) + kv_k_at(pg, p % pg->page_tokens / TILE_ROWS * TILE_ROWS, 0) * kv_esize(pg);
+}
+static const uint8_t *v_row(const attn_tile *x, uint32_t p)
+{
+    const op_kv *pg = &x->a->kv;
+    return kv_head(pg, &x->a->b, x->t0, p, x->g) + pg->v_off + (size_t)(p % pg->page_tokens) * pg->v_dim * kv_esize(pg);
+}
+/* Distance for the prefetch: pages lie anywhere, so hardware does not find the next one. */
+static size_t ahead_to(const uint8_t *next, const uint8_t *now) { return (size_t)((uintptr_t)next - (uintptr_t)now); }
+
 /* K blocks of positions p, p + 8, .. (n_b of them); a block outside [lo, hi) may have no page: a seen one stands in. */
 static void k_blocks(const attn_tile *x, const seen *c, uint32_t p, uint32_t n_b, const uint8_t **w)
 {
-    const op_kv *pg = &x->a->kv;
-    uint32_t good = MAX(p, c->lo / TILE_ROWS * TILE_ROWS);
+    const uint8_t *good = k_block(x, MAX(p, c->lo));
     for (uint32_t b = 0; b < n_b; b++) {
         uint32_t at = p + b * TILE_ROWS;
-        if (at >= c->hi || at + TILE_ROWS <= c->lo) at = good;
-        w[b] = kv_head(pg, &x->a->b, x->t0, at, x->g) + kv_k_at(pg, at % pg->page_tokens, 0) * kv_esize(pg);
+        w[b] = at < c->hi && at + TILE_ROWS > c->lo ? k_block(x, at) : good;
     }
 }
 
@@ -70,11 +81,12 @@ static void tile_scores(attn_tile *x, const seen *c)
     for (uint32_t p = c->lo / width * width; p < c->hi; p += width) {
         const uint8_t *w[TILE_B];
         k_blocks(x, c, p, n_b, w);
+        size_t ahead = ahead_to(p + width < c->hi ? k_block(x, p + width) : v_row(x, c->lo), w[0]);
         for (uint32_t i = 0, done = 0; done < n_q; i++) {
             uint32_t n_t = avx2_tile_cut(n_q, i);
             for (uint32_t b = 0; b < n_b; b += avx2_tile_blocks(n_t)) {
                 avx2_tile tile = avx2_tile_get(pg->dtype, MIN(n_b, avx2_tile_blocks(n_t)), n_t);
-                tile(w + b, TILE_ROWS, x->q + q0 + done, pg->k_dim, &x->s[q0 + done][p - c->base + b * TILE_ROWS], ATTN_CHUNK, false);
+                tile(w + b, TILE_ROWS, x->q + q0 + done, pg->k_dim, &x->s[q0 + done][p - c->base + b * TILE_ROWS], ATTN_CHUNK, false, done ? 0 : ahead);
             }
             done += n_t;
         }
@@ -141,44 +153,46 @@ INLINE void join_some(float *o, const float *add, bool first, float fa, float fb
 }
 
 /* Adds positions [p, end) of one page to the sums acc[query][SLICE] of queries [q0, q0 + n_q). off: where the dimensions of
- * each block start. */
-static void value_run(attn_tile *x, const seen *c, uint32_t p, uint32_t end, const uint32_t *off, uint32_t q0, uint32_t n_q,
+ * each of n_b blocks start. */
+static void value_run(attn_tile *x, const seen *c, uint32_t p, uint32_t end, const uint32_t *off, uint32_t n_b, uint32_t q0, uint32_t n_q,
                       float (*acc)[SLICE])
 {
     const op_kv *pg = &x->a->kv;
-    const uint8_t *v = kv_head(pg, &x->a->b, x->t0, p, x->g) + pg->v_off + (size_t)(p % pg->page_tokens) * pg->v_dim * kv_esize(pg);
-    const uint8_t *w[TILE_B];
-    for (uint32_t b = 0; b < TILE_B; b++) w[b] = v + off[b] * kv_esize(pg);
+    const uint8_t *v = v_row(x, p), *w[SLICE / 8];
+    size_t ahead = end < c->hi ? ahead_to(v_row(x, end), v) : 0;
+    for (uint32_t b = 0; b < n_b; b++) w[b] = v + off[b] * kv_esize(pg);
     for (uint32_t i = 0, done = 0; done < n_q; i++) {
-        uint32_t n_t = avx2_tile_cut(n_q, i), n_b = avx2_tile_blocks(n_t), q = q0 + done;
+        uint32_t n_t = avx2_tile_cut(n_q, i), step = avx2_tile_blocks(n_t), q = q0 + done;
+        avx2_tile tile = avx2_tile_get(pg->dtype, step, n_t);
         const float *prob[TILE_T];
         for (uint32_t t = 0; t < n_t; t++) prob[t] = &x->s[q + t][p - c->base];
-        for (uint32_t b = 0; b < TILE_B; b += n_b)
-            avx2_tile_get(pg->dtype, n_b, n_t)(w + b, pg->v_dim, prob, end - p, &acc[q][b * 8], SLICE, true);
+        for (uint32_t b = 0; b < n_b; b += step) tile(w + b, pg->v_dim, prob, end - p, &acc[q][b * 8], SLICE, true, done ? 0 : ahead);
         done += n_t;
     }
 }
 
-/* Dimensions [d0, d0 + SLICE) of O. The last block of a width that is no multiple of 8 overlaps the one before it. */
+/* Dimensions [d0, d0 + SLICE) of O. The last block of a width that is no multiple of 8 overlaps the one before it; blocks are
+ * filled up to whole stripes with repetitions, which are dropped. */
 static void tile_values(attn_tile *x, const seen *c, uint32_t d0)
 {
     const op_kv *pg = &x->a->kv;
     _Alignas(32) float acc[Q_MAX][SLICE];
-    uint32_t off[TILE_B], q0 = c->r0 * x->n_h, q1 = c->r1 * x->n_h;
-    for (uint32_t b = 0; b < TILE_B; b++) off[b] = MIN(d0 + 8 * b, pg->v_dim - 8);
-    memset(acc[q0], 0, (q1 - q0) * sizeof acc[0]);
+    uint32_t off[SLICE / 8], q0 = c->r0 * x->n_h, q1 = c->r1 * x->n_h;
+    uint32_t n_b = MIN((uint32_t)SLICE, (pg->v_dim - d0 + STRIPE - 1) / STRIPE * STRIPE) / 8;
+    for (uint32_t b = 0; b < n_b; b++) off[b] = MIN(d0 + 8 * b, pg->v_dim - 8);
+    for (uint32_t i = q0; i < q1; i++) memset(acc[i], 0, n_b * 8 * sizeof **acc);
     uint32_t all_lo = row_lo(x, c->r1 - 1), all_hi = row_pos(x, c->r0) + 1; /* positions that every row sees */
     for (uint32_t p = c->lo, end; p < c->hi; p = end) {
         end = MIN(c->hi, (p / pg->page_tokens + 1) * pg->page_tokens);
-        if (p >= all_lo && end <= all_hi) value_run(x, c, p, end, off, q0, q1 - q0, acc);
+        if (p >= all_lo && end <= all_hi) value_run(x, c, p, end, off, n_b, q0, q1 - q0, acc);
         else
             for (uint32_t r = c->r0; r < c->r1; r++) {
                 uint32_t lo = MAX(p, row_lo(x, r)), hi = MIN(end, row_pos(x, r) + 1);
-                if (lo < hi) value_run(x, c, lo, hi, off, r * x->n_h, x->n_h, acc);
+                if (lo < hi) value_run(x, c, lo, hi, off, n_b, r * x->n_h, x->n_h, acc);
             }
     }
     for (uint32_t i = q0; i < q1; i++)
-        for (uint32_t b = 0; b < TILE_B && d0 + 8 * b < pg->v_dim; b++) {
+        for (uint32_t b = 0; b < n_b && d0 + 8 * b < pg->v_dim; b++) {
             uint32_t d = d0 + 8 * b, skip = d - off[b]; /* lanes that the block before has as well */
             float *from = &acc[i][b * 8];
             if (skip) memmove(from, from + skip, (8 - skip) * sizeof *from);

@@ -2,14 +2,14 @@
  * avx2_linear.c - y = W x for float weights in TILE8.
  *
  * Few tokens (up to one tile): the memory bus is the limit. A thread walks its row blocks as 4 (or 2) streams a quarter
- * (half) of its blocks apart, which are so many independent chains and hardware prefetch streams.
+ * (half) of its blocks apart, which are so many independent chains and prefetch streams.
  * Many tokens: two adjacent row blocks against tiles of up to 6 tokens; a block of tokens small enough that its activations
  * stay in the L2 cache meets all weights of the share. K is cut so that the weights of a tile stay in L1; the sums wait in
  * a buffer meanwhile, which does not change them.
  */
 #include "avx2.h"
 
-enum { PAIR = 2 * TILE_ROWS, K_BLOCK = 768, T_BLOCK = 96, X_BYTES = 384 << 10 };
+enum { PAIR = 2 * TILE_ROWS, K_BLOCK = 768, T_BLOCK = 96, X_BYTES = 384 << 10, AHEAD = 1536 };
 
 /* Stores the lanes of row block b that belong to the run. */
 INLINE void store_block(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t, const float *acc)
@@ -42,7 +42,7 @@ static void linear_few(const op_linear_args *a, const run_share *s)
             b[j] = s->b0 + j * each + i;
             w[j] = r->data + (b[j] < s->b1 ? b[j] : s->b0 + i) * r->block_stride;
         }
-        tile(w, TILE_ROWS, x, r->n_k, acc, (size_t)n_b * TILE_ROWS, false);
+        tile(w, TILE_ROWS, x, r->n_k, acc, (size_t)n_b * TILE_ROWS, false, AHEAD);
         for (uint32_t j = 0; j < n_b && b[j] < s->b1; j++)
             for (uint32_t t = 0; t < n_t; t++) store_block(a, s, b[j], t, acc + (t * n_b + j) * TILE_ROWS);
     }
@@ -54,6 +54,7 @@ static void linear_pair(const op_linear_args *a, const run_share *s, uint64_t b,
     const op_run *r = s->run;
     size_t k_bytes = (size_t)TILE_ROWS * (a->w->dtype == DT_F32 ? 4 : 2);
     const uint8_t *w0 = r->data + b * r->block_stride, *w1 = b + 1 < s->b1 ? w0 + r->block_stride : w0;
+    size_t ahead = 2 * r->block_stride; /* the next pair, while this one is used from the cache */
     float acc[T_BLOCK * PAIR];
     uint32_t k = 0;
     do {
@@ -63,7 +64,7 @@ static void linear_pair(const op_linear_args *a, const run_share *s, uint64_t b,
             uint32_t n_t = avx2_tile_cut(n, i);
             const float *x[TILE_T];
             for (uint32_t t = 0; t < n_t; t++) x[t] = a->x + (t0 + done + t) * a->xs + r->k0 + k;
-            avx2_tile_get(a->w->dtype, 2, n_t)(w, TILE_ROWS, x, n_k, acc + done * PAIR, PAIR, k > 0);
+            avx2_tile_get(a->w->dtype, 2, n_t)(w, TILE_ROWS, x, n_k, acc + done * PAIR, PAIR, k > 0, ahead);
             done += n_t;
         }
         k += n_k;

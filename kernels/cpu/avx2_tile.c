@@ -8,7 +8,8 @@
 #include "avx2.h"
 
 INLINE void tile_body(uint32_t dt, uint32_t n_b, uint32_t n_t, const uint8_t *const *w, size_t step, const float *const *x, size_t n_k,
-                      float *acc, size_t as, bool more)
+                      float *acc, size_t as, bool more,
+                      size_t ahead)
 {
     __m256 s[TILE_T * 2], held[TILE_B];
     const uint8_t *p[TILE_B];
@@ -19,6 +20,7 @@ INLINE void tile_body(uint32_t dt, uint32_t n_b, uint32_t n_t, const uint8_t *co
         s[i] = more ? _mm256_loadu_ps(acc + i % n_t * as + i / n_t * 8) : _mm256_setzero_ps();
     size_t bytes = step * (dt == DT_F32 ? 4 : 2), off = 0;
     for (size_t k = 0; k < n_k; k++, off += bytes) {
+        UNROLL for (uint32_t b = 0; b < n_b; b++) _mm_prefetch((const char *)p[b] + off + ahead, _MM_HINT_T0);
         if (n_t > n_b) { /* the shorter side is held in registers, the longer one passes through one */
             UNROLL for (uint32_t b = 0; b < n_b; b++) held[b] = widen8(dt, p[b] + off);
             UNROLL for (uint32_t t = 0; t < n_t; t++) {
@@ -38,9 +40,9 @@ INLINE void tile_body(uint32_t dt, uint32_t n_b, uint32_t n_t, const uint8_t *co
 
 #define TILE(name, dt, n_b, n_t)                                                                                                           \
     static void name##_##n_b##x##n_t(const uint8_t *const *w, size_t step, const float *const *x, size_t n_k, float *acc, size_t as,       \
-                                     bool more)                                                                                            \
+                                     bool more, size_t ahead)                                                                                            \
     {                                                                                                                                      \
-        tile_body(dt, n_b, n_t, w, step, x, n_k, acc, as, more);                                                                           \
+        tile_body(dt, n_b, n_t, w, step, x, n_k, acc, as, more, ahead);                                                                           \
     }
 #define TILES(name, dt)                                                                                                                    \
     TILE(name, dt, 2, 1) TILE(name, dt, 2, 2) TILE(name, dt, 2, 3) TILE(name, dt, 2, 4) TILE(name, dt, 2, 5) TILE(name, dt, 2, 6)          \
