@@ -15,7 +15,8 @@
 
 enum { FUSE_NONE = 0, FUSE_QKV = 1 /* rows of q, then k, then v */,
        FUSE_QKV_GROUPS = 2 /* for each kv head: its q heads, k, v */, FUSE_GATE_UP = 3 };
-enum { NAME_T = 1 /* matrix is stored columns by rows */, NAME_ROPE_PAIRS = 2 /* rows of a head interleave its two halves */ };
+enum { NAME_T = 1 /* matrix is stored columns by rows */, NAME_ROPE_PAIRS = 2 /* rows of a head interleave its two halves */,
+       NAME_TWO_NORMS = 4 /* only in models of BLOCK_PARALLEL2 */, NAME_ONE_NORM = 8 /* only in others */ };
 typedef struct { const char *name; uint8_t role, fuse, flags; } name_rule;
 
 enum { WINDOW_NONE = 0, WINDOW_ALL, WINDOW_QWEN /* from max_window_layers on */, WINDOW_ALTERNATE /* even layers */,
@@ -68,6 +69,20 @@ typedef struct { const mem *m; weight *w; uint32_t n; size_t cap; } weight_plan;
 tess_status family_plan(const name_rule *names, const char *prefix, const source *s, arch *a, bool tied, const mem *m,
                         weight_plan *out, tess_error *err);
 void family_plan_close(weight_plan *p);
+
+/* The way back: the tensor that a checkpoint of the family stores for a rule, put together from weights of a plan. Its row (or,
+ * when transposed, column) map(r) is row r of from[i].weight. */
+typedef struct {
+    char name[256];
+    uint32_t rank, n;
+    uint64_t shape[2];
+    bool transposed;
+    struct { uint32_t weight; row_map map; } from[3];
+} family_tensor;
+/* False when the model has no such tensor, or shares the data of another. */
+bool family_stored(const name_rule *r, const arch *a, const weight_plan *p, uint32_t part, int32_t layer, family_tensor *t);
+/* Where row r goes, and how many rows from there on lie one after another. */
+uint64_t family_map_row(const row_map *m, uint64_t r, uint64_t *run);
 /* A box of a weight in the float type dtype, without gaps. A vector is a column of rows: row0, n_rows; or a row: k0, n_k. */
 tess_status family_read(const source *s, const weight *w, uint32_t dtype, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k,
                         void *dst, tess_error *err);

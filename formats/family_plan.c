@@ -22,18 +22,20 @@ typedef struct {
 
 /* ---- names ---- */
 
-static void expand(const planner *x, const char *rule, int32_t layer, uint32_t part, char *dst)
+static void expand(const char *prefix, const char *rule, int32_t layer, uint32_t part, char *dst)
 {
-    size_t skip = strlen(x->prefix);
-    if (skip && strncmp(rule, x->prefix, skip) == 0) rule += skip;
+    size_t skip = strlen(prefix);
+    if (skip && strncmp(rule, prefix, skip) == 0) rule += skip;
     const char *d = strstr(rule, "%d"), *tail = part == PART_BIAS ? ".bias" : ".weight";
     if (d) snprintf(dst, NAME_SIZE, "%.*s%d%s%s", (int)(d - rule), rule, layer, d + 2, tail);
     else snprintf(dst, NAME_SIZE, "%s%s", rule, tail);
 }
 
-/* Whether the rule holds rows of this role. */
-static bool rule_covers(const name_rule *r, uint32_t role)
+/* Whether the rule holds rows of this role in a model of this kind. */
+static bool rule_covers(const name_rule *r, const arch *a, uint32_t role)
 {
+    if ((r->flags & NAME_TWO_NORMS) && a->block_kind != BLOCK_PARALLEL2) return false;
+    if ((r->flags & NAME_ONE_NORM) && a->block_kind == BLOCK_PARALLEL2) return false;
     switch (r->fuse) {
     case FUSE_QKV:
     case FUSE_QKV_GROUPS: return role == ROLE_Q || role == ROLE_K || role == ROLE_V;
@@ -48,13 +50,13 @@ static const name_rule *find_rule(const planner *x, uint32_t role, uint32_t part
     const name_rule *first = NULL;
     *src = -1;
     for (const name_rule *r = x->names; r->name; r++) {
-        if (!rule_covers(r, role)) continue;
-        expand(x, r->name, layer, part, name);
+        if (!rule_covers(r, x->a, role)) continue;
+        expand(x->prefix, r->name, layer, part, name);
         *src = source_find(x->s, name);
         if (*src >= 0) return r;
         if (!first) first = r;
     }
-    if (first) expand(x, first->name, layer, part, name);
+    if (first) expand(x->prefix, first->name, layer, part, name);
     return first;
 }
 
@@ -272,8 +274,7 @@ void family_plan_close(weight_plan *p)
 
 /* ---- reading ---- */
 
-/* Source row of row r, and how many rows from there on lie one after another. */
-static uint64_t map_row(const row_map *m, uint64_t r, uint64_t *run)
+uint64_t family_map_row(const row_map *m, uint64_t r, uint64_t *run)
 {
     *run = m->pairs ? 1 : m->block - r % m->block;
     if (m->pairs) {
@@ -289,7 +290,7 @@ typedef struct { const source *s; const row_map *map; bool raw; uint32_t esize; 
 static tess_status read_rows(const reader *x, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k, uint8_t *dst)
 {
     for (uint64_t r = 0, run; r < n_rows; r += run) {
-        uint64_t at = map_row(x->map, row0 + r, &run);
+        uint64_t at = family_map_row(x->map, row0 + r, &run);
         run = MIN(run, n_rows - r);
         TRY(x->s->read(x->s, x->map->src, at, run, k0, n_k, x->raw, dst + r * n_k * x->esize, x->err));
     }
@@ -300,7 +301,7 @@ static tess_status read_rows(const reader *x, uint64_t row0, uint64_t n_rows, ui
 static tess_status read_vector(const reader *x, uint64_t e0, uint64_t n, uint8_t *dst)
 {
     for (uint64_t e = 0, run; e < n; e += run) {
-        uint64_t at = map_row(x->map, e0 + e, &run);
+        uint64_t at = family_map_row(x->map, e0 + e, &run);
         run = MIN(run, n - e);
         TRY(x->s->read(x->s, x->map->src, 0, 1, at, run, x->raw, dst + e * x->esize, x->err));
     }
@@ -312,7 +313,7 @@ static tess_status read_transposed(const reader *x, uint64_t row0, uint64_t n_ro
 {
     uint8_t tile[TILE * TILE * 4];
     for (uint64_t r = 0, run; r < n_rows; r += run) {
-        uint64_t at = map_row(x->map, row0 + r, &run);
+        uint64_t at = family_map_row(x->map, row0 + r, &run);
         run = MIN(MIN(run, n_rows - r), (uint64_t)TILE);
         for (uint64_t k = 0; k < n_k; k += TILE) {
             uint64_t nk = MIN(n_k - k, (uint64_t)TILE);
@@ -350,4 +351,33 @@ tess_status family_read(const source *s, const weight *w, uint32_t dtype, uint64
             dtype_from_f32(dtype, step, (uint8_t *)dst + (r * n_k + k) * d->block_bytes, rows * cols);
         }
     return TESS_OK;
+}
+
+/* ---- the way back ---- */
+
+static int64_t find_weight(const weight_plan *p, uint32_t role, uint32_t part, int32_t layer)
+{
+    for (uint32_t i = 0; i < p->n; i++)
+        if (p->w[i].role == role && p->w[i].part == part && p->w[i].layer == layer && p->w[i].alias < 0) return i;
+    return -1;
+}
+
+bool family_stored(const name_rule *r, const arch *a, const weight_plan *p, uint32_t part, int32_t layer, family_tensor *t)
+{
+    uint64_t all = 0, cols = 0;
+    *t = (family_tensor){0};
+    for (uint32_t role = 1; role < ROLE_COUNT; role++) {
+        int64_t w = rule_covers(r, a, role) ? find_weight(p, role, part, layer) : -1;
+        if (w < 0) continue;
+        cols = p->w[w].cols;
+        t->from[t->n].weight = (uint32_t)w;
+        all = fused_rows(a, r, role, p->w[w].rows, &t->from[t->n++].map);
+    }
+    if (t->n == 0) return false;
+    expand("", r->name, layer, part, t->name);
+    t->transposed = (r->flags & NAME_T) && cols;
+    t->rank = cols ? 2 : 1;
+    t->shape[0] = t->transposed ? cols : all;
+    t->shape[1] = t->transposed ? all : cols;
+    return true;
 }

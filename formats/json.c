@@ -3,6 +3,7 @@
 #include "json.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* Deepest nesting of brackets outside strings. Text that is not JSON gives some number; the parser refuses it later. */
 static uint32_t max_depth(const char *p, size_t n)
@@ -21,6 +22,38 @@ static uint32_t max_depth(const char *p, size_t n)
     return deepest;
 }
 
+/* Turns integers of 19 digits or more into reals of nearly the same value and the same length: "...456" into "...4e2". */
+static void soften_big_integers(char *p, size_t n)
+{
+    bool in_string = false;
+    for (size_t i = 0; i < n; i++) {
+        if (in_string) {
+            if (p[i] == '\\') i++;
+            else if (p[i] == '"') in_string = false;
+            continue;
+        }
+        if (p[i] == '"') in_string = true;
+        size_t end = i;
+        while (end < n && p[end] >= '0' && p[end] <= '9') end++;
+        if (end == i) continue;
+        bool real = (end < n && (p[end] == '.' || p[end] == 'e' || p[end] == 'E')) || (i > 0 && (p[i - 1] == '.' || p[i - 1] == 'e' || p[i - 1] == 'E' || p[i - 1] == '+'));
+        if (!real && end - i >= 19) memcpy(p + end - 2, "e2", 2);
+        i = end - 1;
+    }
+}
+
+/* Parses again with big integers as reals; only files that hold one pay for the copy. */
+static json_t *load_softened(const char *text, size_t len, size_t how, json_error_t *e)
+{
+    char *copy = malloc(len + 1);
+    if (!copy) return NULL;
+    memcpy(copy, text, len);
+    soften_big_integers(copy, len);
+    json_t *v = json_loadb(copy, len, how, e);
+    free(copy);
+    return v;
+}
+
 tess_status jsonr_parse(const char *text, size_t len, uint32_t flags, const char *what, json_t **out, tess_error *err)
 {
     *out = NULL;
@@ -29,6 +62,7 @@ tess_status jsonr_parse(const char *text, size_t len, uint32_t flags, const char
     json_error_t e;
     size_t how = JSON_REJECT_DUPLICATES | ((flags & JSONR_ALLOW_NUL) ? JSON_ALLOW_NUL : 0);
     *out = json_loadb(text, len, how, &e);
+    if (!*out && json_error_code(&e) == json_error_numeric_overflow) *out = load_softened(text, len, how, &e);
     if (*out) return TESS_OK;
     if (json_error_code(&e) == json_error_out_of_memory) return ERR(err, TESS_E_NOMEM, "%s: no memory to parse it", what);
     return ERR(err, TESS_E_FORMAT, "%s: line %d, column %d: %s", what, e.line, e.column, e.text);

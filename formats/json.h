@@ -1,8 +1,10 @@
 /*
  * json.h - strict reading of JSON with jansson: what every reader of a foreign file in formats/ goes through.
  *
- * Refused beyond what jansson refuses (bytes after the end, invalid UTF-8, integers above 63 bits): keys that occur twice in
+ * Refused beyond what jansson refuses (bytes after the end, invalid UTF-8): keys that occur twice in
  * one object, and nesting deeper than 64. Integers are exact: a number with a fraction or an exponent is not an integer.
+ * An integer beyond 63 bits is read as a real number, because tokenizer_config.json says 10^30 for "no limit"; where an
+ * integer is wanted it is therefore refused.
  */
 #ifndef TESS_JSON_H
 #define TESS_JSON_H

@@ -227,6 +227,7 @@ static void finds_template(void **state)
         {NULL, "{\"chat_template\":[{\"name\":\"rag\",\"template\":\"r\"},{\"name\":\"default\",\"template\":\"d\"}]}", "d"},
         {NULL, "{\"chat_template\":[{\"name\":\"rag\",\"template\":\"r\"}]}", NULL},
         {NULL, "{\"chat_template\":null}", NULL},
+        {NULL, "{\"model_max_length\":1000000000000000019884624838656,\"chat_template\":\"9999999999999999999999\"}", "9999999999999999999999"},
         {NULL, "{}", NULL},
         {NULL, NULL, NULL},
     };
