@@ -14,7 +14,7 @@
 #include <time.h>
 
 typedef struct { char fill, align, sign, type, group; bool alt; int64_t width, prec; } spec; /* width, prec: -1 = not given */
-enum { MAX_DIGITS = 100 };
+enum { MAX_DIGITS = 100, TOO_LONG = JJ_MAX_TEXT + 1 }; /* a width of TOO_LONG is refused by the builder */
 
 /* ---- rendering ------------------------------------------------------------------------------------ */
 
@@ -122,7 +122,7 @@ static bool percent_number(percent *p, int64_t *out)
         p->at++;
         return next_arg(p, &v) && arg_int(p->j, "format", v, 0, out);
     }
-    for (*out = 0; peek(p) >= '0' && peek(p) <= '9' && *out < JJ_MAX_TEXT; p->at++) *out = *out * 10 + (peek(p) - '0');
+    for (*out = 0; peek(p) >= '0' && peek(p) <= '9'; p->at++) *out = MIN(*out * 10 + (peek(p) - '0'), (int64_t)TOO_LONG);
     return true;
 }
 /* Flags, width, precision and type behind "%" or "%(name)". */
@@ -227,11 +227,11 @@ static bool brace_spec(jj *j, const jstr *s, size_t at, size_t end, spec *y)
     if (at < end && t[at] == '#') y->alt = true, at++;
     if (at < end && t[at] == '0' && !y->align) y->fill = '0', y->align = '=', at++;
     if (at < end && t[at] >= '0' && t[at] <= '9')
-        for (y->width = 0; at < end && t[at] >= '0' && t[at] <= '9' && y->width < JJ_MAX_TEXT; at++) y->width = y->width * 10 + t[at] - '0';
+        for (y->width = 0; at < end && t[at] >= '0' && t[at] <= '9'; at++) y->width = MIN(y->width * 10 + t[at] - '0', (int64_t)TOO_LONG);
     if (at < end && (t[at] == ',' || t[at] == '_')) y->group = t[at++];
     if (at < end && t[at] == '.') {
         y->prec = 0;
-        for (at++; at < end && t[at] >= '0' && t[at] <= '9' && y->prec < JJ_MAX_TEXT; at++) y->prec = y->prec * 10 + t[at] - '0';
+        for (at++; at < end && t[at] >= '0' && t[at] <= '9'; at++) y->prec = MIN(y->prec * 10 + t[at] - '0', (int64_t)TOO_LONG);
     }
     if (at < end) y->type = t[at++];
     return at == end ? true : jj_fail(j, "invalid format specifier");
