@@ -24,7 +24,7 @@ static tess_status part_open(const mem *m, const char *path, ct_part *part, tess
     uint64_t size = part->file.size;
     if (size == 0) st = ERR(err, TESS_E_FORMAT, "%s: is empty", path);
     else if (size < CT_HEAD_SIZE + CT_TRAILER_SIZE || size > CT_FILE_MAX)
-        st = ERR(err, TESS_E_FORMAT, "%s: at offset 0: file: has %llu bytes, which is not a size of a Tessera container", path, (unsigned long long)size);
+        st = ERR(err, TESS_E_FORMAT, "%s: is not a Tessera container (.tess): a file of %llu bytes cannot be one", path, (unsigned long long)size);
     if (st < 0) goto done;
     if ((st = os_pread(&part->file, page, CT_HEAD_SIZE, 0, path, err)) < 0) goto done;
     if ((st = os_pread(&part->file, trailer, CT_TRAILER_SIZE, size - CT_TRAILER_SIZE, path, err)) < 0) goto done;
