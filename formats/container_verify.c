@@ -77,8 +77,10 @@ static tess_status hash_chunk(hash_state *s, uint32_t piece, uint64_t c, uint32_
     uint64_t bad = layout == LAYOUT_TILE8 ? count_bad_scales(s->t->dtype, z->tmp, (size_t)bytes)
                    : dtype_get(s->t->dtype)->is_float ? count_nonfinite(s->t->dtype, z->tmp, (size_t)(rows * p->n_k)) : 0;
     if (bad) __atomic_fetch_add(&s->nonfinite, bad, __ATOMIC_RELAXED);
-    if (layout == LAYOUT_TILE8 && rows % TILE_ROWS && layout_stride(s->t->dtype, LAYOUT_TILE8, k, n, &block) &&
-        !tail_is_zero(s->t->dtype, z->tmp + rows / TILE_ROWS * block, block, (uint32_t)(rows % TILE_ROWS)))
+    /* the stored image, where ct_read_rows left one; else tmp is it */
+    const uint8_t *image = z->file == s->f && z->chunk == p->first_chunk + c ? z->plain : z->tmp;
+    if (s->t->layout == LAYOUT_TILE8 && rows % TILE_ROWS && layout_stride(s->t->dtype, LAYOUT_TILE8, k, n, &block) &&
+        !tail_is_zero(s->t->dtype, image + rows / TILE_ROWS * block, block, (uint32_t)(rows % TILE_ROWS)))
         __atomic_store_n(&s->bad_padding, 1, __ATOMIC_RELAXED);
     return TESS_OK;
 }
@@ -99,8 +101,8 @@ static tess_status hash_tensor(const ct_file *f, uint32_t tensor, pool *p, ct_sc
     const ct_tensor *t = &f->tensors[tensor];
     const ct_piece *last = &f->pieces[t->first_piece + t->n_pieces - 1];
     *s = (hash_state){.f = f, .t = t, .scratch = scratch, .leaves = ct_split_k(t) ? f->axes[t->axis].n_leaves : 1};
-    uint64_t n, bytes;
-    if (u64_mul(ct_view_of(t).rows, s->leaves, &n)) s->hashes = mem_calloc(f->m, n, sizeof *s->hashes);
+    uint64_t n, bytes, room = os_mem_available(); /* a small coded file may claim very many short rows */
+    if (u64_mul(ct_view_of(t).rows, s->leaves, &n) && (room == 0 || n <= room / 2 / sizeof *s->hashes)) s->hashes = mem_calloc(f->m, n, sizeof *s->hashes);
     if (!s->hashes) return ERR(err, TESS_E_NOMEM, "%s: no memory to hash tensor \"%.120s\"", f->info.path, t->name);
     bytes = n * sizeof *s->hashes;
     pool_each(p, last->first_chunk + last->n_chunks - f->pieces[t->first_piece].first_chunk, hash_item, s);

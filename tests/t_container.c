@@ -671,6 +671,80 @@ static void test_padding(void **state)
     mem_free(&mem_libc, p);
 }
 
+/* Padding rows of tiles: hashes of chunks and contents are right, and yet deep sees that they are not zero. */
+static void test_tile_padding(void **state)
+{
+    UNUSED(state);
+    for (uint32_t dt = DT_BF16; dt <= DT_Q4; dt++) {
+        size_t n;
+        ct_file *f;
+        uint8_t *p = small_file(&n, CT_STORE_RAW, dt);
+        OK(ct_open(at("s.tess"), 0, &mem_libc, &f, err));
+        const ct_piece *q = &ct_get(f)->pieces[ct_get(f)->tensors[ct_find(f, "l0.o")].first_piece];
+        assert_int_equal(q->n_rows % 8, 2);
+        p[q->off + q->usize - 1] = 1; /* the last byte is of the last lane */
+        ct_close(f);
+        rehash(p, n, true);
+        spill(at("tile.tess"), p, n);
+        assert_int_equal(count_errors(at("tile.tess"), CT_VERIFY_FULL), 0);
+        assert_int_equal(count_errors(at("tile.tess"), CT_VERIFY_DEEP), 1);
+        mem_free(&mem_libc, p);
+    }
+}
+
+/* A file that is cut while it is open: an error with the place, no signal, and other readers go on. */
+static void test_cut_while_open(void **state)
+{
+    UNUSED(state);
+    model m;
+    ct_file *f;
+    ct_scratch *s;
+    tess_error e;
+    make_model(&m, DT_BF16, false);
+    OK(write_model(&m, at("open.tess"), (ct_write_options){.store = CT_STORE_RAW, .force = true}, NULL, err));
+    OK(ct_open(at("open.tess"), CT_NO_MMAP, &mem_libc, &f, err));
+    OK(ct_scratch_open(&mem_libc, &s, err));
+    assert_int_equal(truncate(at("open.tess"), 5000), 0);
+    uint32_t last = ct_get(f)->n_chunks - 1;
+    assert_int_equal(ct_check_chunk(f, last, s, &e), TESS_E_IO);
+    assert_non_null(strstr(e.text, "open.tess"));
+    assert_int_equal(ct_check_chunk(f, last + 1, s, &e), TESS_E_ARG);
+    assert_int_equal(ct_read_rows(f, 0, 1, 5, LAYOUT_TILE8, &e, 0, s, &e), TESS_E_ARG);
+    assert_int_equal(ct_read_rows(f, 0, 0, UINT64_MAX, LAYOUT_ROWS, &e, 0, s, &e), TESS_E_ARG);
+    ct_scratch_close(s);
+    ct_close(f);
+}
+
+/* A file of format 1.0 as the first version wrote it; every later version reads it. TESS_WRITE_GOLDEN=FILE writes one. */
+static void make_golden(model *m)
+{
+    *m = (model){0};
+    uint32_t ffn = add_axis(m, AXIS_FFN, 32, 100);
+    add(m, "bf16", DT_BF16, 100, 24, 0, ffn, 0);
+    add(m, "bf16.k", DT_BF16, 12, 100, 1, ffn, 0);
+    add(m, "f16", DT_F16, 20, 33, 255, 0, 0);
+    add(m, "f32", DT_F32, 20, 33, 255, 0, 0);
+    add(m, "q4", DT_Q4, 12, 100, 1, ffn, 1);
+    add(m, "q8", DT_Q8, 100, 40, 0, ffn, 1);
+    add(m, "vector", DT_F32, 100, 0, 0, ffn, -1);
+    m->t[add(m, "zz", DT_BF16, 100, 24, 0, ffn, -1)].alias = 0;
+}
+static void test_golden(void **state)
+{
+    UNUSED(state);
+    static const char *const files[] = {"tests/data/container-1.0-raw.tess", "tests/data/container-1.0-zstd.tess"};
+    model m;
+    make_golden(&m);
+    for (uint32_t i = 0; i < 2; i++) {
+        ct_file *f;
+        if (getenv("TESS_WRITE_GOLDEN")) OK(write_model(&m, files[i], (ct_write_options){.tp = 2, .store = i ? CT_STORE_ZSTD : CT_STORE_RAW, .force = true}, NULL, err));
+        OK(ct_open(files[i], 0, &mem_libc, &f, err));
+        check_file(&m, f);
+        verify_good(f, NULL);
+        ct_close(f);
+    }
+}
+
 /* ---- parts ---- */
 
 static void test_split(void **state)
@@ -934,7 +1008,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trips), cmocka_unit_test(test_store_auto), cmocka_unit_test(test_blobs_and_kv), cmocka_unit_test(test_all_patterns),
         cmocka_unit_test(test_flips), cmocka_unit_test(test_truncation), cmocka_unit_test(test_rules), cmocka_unit_test(test_bad_frames),
-        cmocka_unit_test(test_swapped_chunks), cmocka_unit_test(test_padding), cmocka_unit_test(test_split), cmocka_unit_test(test_write_errors),
+        cmocka_unit_test(test_swapped_chunks), cmocka_unit_test(test_padding), cmocka_unit_test(test_tile_padding), cmocka_unit_test(test_cut_while_open), cmocka_unit_test(test_golden), cmocka_unit_test(test_split), cmocka_unit_test(test_write_errors),
         cmocka_unit_test(test_writer_arguments), cmocka_unit_test(test_reproducible), cmocka_unit_test(test_not_containers), cmocka_unit_test(test_faults),
         cmocka_unit_test(test_no_memory),
     };
