@@ -5,7 +5,7 @@
  * is pending, ids[n_done..n), is run by ctx_step: first one row of every sequence that decodes, then prompt chunks in the
  * order of opening until max_step_tokens rows are taken. State changes only after the forward pass succeeded, so a failed
  * or cancelled step leaves every sequence as it was (pages already taken stay with their sequence; their slots count as unwritten).
- * When pages run out, the youngest sequence with pages gives its own back and is computed again later.
+ * When pages run out, a sequence that has nothing to run, or else the youngest, gives its own back and is computed again later.
  */
 #ifndef TESS_CTX_H
 #define TESS_CTX_H

@@ -40,17 +40,25 @@ static bool has_pages(const tess_ctx *c, const ctx_seq *s)
     return false;
 }
 
-/* Takes the pages of the youngest sequence other than keep; false when there is none. */
+/* A better victim than `best`: one that has nothing to run before one that has, then the younger one. Of the sequences that have
+ * something to run only those younger than `keep` count, so that the oldest always gets on. */
+static bool is_victim(const tess_ctx *c, const ctx_seq *s, const ctx_seq *keep, const ctx_seq *best)
+{
+    bool busy = wants_rows(c, s);
+    if (s == keep || !s->open || !has_pages(c, s) || (busy && s->opened < keep->opened)) return false;
+    if (!best || busy != wants_rows(c, best)) return !best || !busy;
+    return s->opened > best->opened;
+}
+
+/* Takes the pages of another sequence, which is computed again when it goes on; false when there is none. */
 static bool preempt(tess_ctx *c, const ctx_seq *keep)
 {
     ctx_seq *victim = NULL;
-    for (uint32_t i = 0; i < c->p.max_seqs; i++) {
-        ctx_seq *s = &c->seqs[i];
-        if (s != keep && s->open && has_pages(c, s) && s->opened > keep->opened && (!victim || s->opened > victim->opened)) victim = s;
-    }
+    for (uint32_t i = 0; i < c->p.max_seqs; i++)
+        if (is_victim(c, &c->seqs[i], keep, victim)) victim = &c->seqs[i];
     if (!victim) return false;
     for (uint32_t g = 0; g < c->kv.n_groups; g++) kv_table_truncate(&c->kv, g, &victim->tables[g], 0);
-    victim->n_done = 0; /* its logits and ids stay: only K and V are computed again */
+    victim->n_done = 0; /* ids stay: only K and V are computed again */
     c->preemptions++;
     return true;
 }
