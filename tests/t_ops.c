@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "hash.h"
 #include "ops.h"
 #include "pool.h"
 
@@ -641,6 +642,43 @@ static void attn_bears_bad_numbers(void **state)
     }
 }
 
+/* The bits themselves, of the reference: they may change only on purpose, and not with compiler, options or C library. */
+static void bits_are_pinned(void **state)
+{
+    (void)state;
+    enum { N = 96, T = 3, HEADS = 6 };
+    rng = 88172645463325252u;
+    float *x = reals(N * T), *w = reals(N), y[N * T], part[N * T];
+    const float *parts[3] = {y, x, part};
+    test_weight tw;
+    memset(y, 0, sizeof y);
+    weight_make(&tw, DT_BF16, 1, 1, N, N);
+    op_linear_args l = {.w = &tw.w, .x = x, .xs = N, .n_tokens = T, .y = part, .ys = N};
+    op_table_ref.linear(&l, 0, 1);
+    op_norm_args n = {.kind = NORM_RMS, .x = part, .xs = N, .n_tokens = T, .n = N, .groups = 1, .w = w, .eps = 1e-5f, .y = y, .ys = N};
+    op_table_ref.norm(&n, 0, 1);
+    for (uint32_t act = 0; act <= ACT_RELU2; act++) {
+        op_act_args g = {.act = act, .g = y, .u = act % 2 ? x : NULL, .gs = N, .us = N, .n_tokens = T, .n = N, .y = y, .ys = N};
+        op_table_ref.act(&g, 0, 1);
+        op_reduce_args r = {.parts = parts, .n_leaves = 3, .ps = N, .bias = w, .scale = 0.3f, .n_tokens = T, .n = N, .y = y, .ys = N};
+        op_table_ref.reduce(&r, 0, 1);
+    }
+    op_logits_args c = {.x = y, .xs = N, .scale = 0.5f, .cap = 5, .n_tokens = T, .n = N, .y = y, .ys = N};
+    op_table_ref.logits(&c, 0, 1);
+    uint64_t dense = hash64(y, sizeof y, 0);
+    world k;
+    world_make(&k, DT_F16, 16, 2, 16, 16, 300);
+    uint32_t pos[T] = {0, k.len[0] / 2, k.len[0] - 1}, seq[T] = {0};
+    op_attn_args a = {.kv = k.kv, .b = {T, pos, seq, k.tables}, .q = y, .qs = N, .n_heads = HEADS, .group = 3, .scale = 0.25f, .sinks = w, .out = part, .os = N};
+    op_table_ref.attn(&a, 0, 1);
+    uint64_t attn = hash64(part, sizeof part, 0);
+    if (dense != 0xca703a140a48d226 || attn != 0xe5ec8624988bca59)
+        fail_msg("hashes %016llx and %016llx", (unsigned long long)dense, (unsigned long long)attn);
+    world_free(&k);
+    weight_free(&tw);
+    free(x), free(w);
+}
+
 static void tables_are_found(void **state)
 {
     (void)state;
@@ -675,6 +713,7 @@ int main(void)
         cmocka_unit_test(attn_is_equal),
         cmocka_unit_test(bad_numbers_stay_in_their_row),
         cmocka_unit_test(attn_bears_bad_numbers),
+        cmocka_unit_test(bits_are_pinned),
     };
     fast = op_table_get("auto");
     if (fast == &op_table_ref) fast = NULL;
