@@ -353,7 +353,7 @@ tess_status tess_step(tess_ctx *c, tess_event *ev, size_t cap, size_t *n, tess_e
 const float *tess_seq_logits(tess_ctx *c, tess_seq s, size_t *n)
 {
     ctx_seq *q = c ? ctx_seq_get(c, s) : NULL;
-    bool have = q && q->has_logits && q->n_done == q->n && q->n > 0;
+    bool have = q && q->has_logits && (q->parked || q->n_done == q->n) && q->n > 0;
     if (n) *n = have ? c->model->a.vocab_size : 0;
     return have ? q->logits : NULL;
 }

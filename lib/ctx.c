@@ -131,7 +131,7 @@ tess_status ctx_seq_append(tess_ctx *c, ctx_seq *s, const int32_t *ids, size_t n
     s->n += n;
     s->n_prompt = s->n;
     s->n_out = 0;
-    s->finished = s->done_sent = false;
+    s->finished = s->parked = false;
     return TESS_OK;
 }
 
@@ -180,7 +180,7 @@ void ctx_seq_truncate(tess_ctx *c, ctx_seq *s, size_t keep)
     s->n_done = done;
     s->n_prompt = MIN(s->n_prompt, keep);
     s->n_out = keep - s->n_prompt;
-    s->has_logits = s->finished = s->done_sent = false;
+    s->has_logits = s->finished = s->parked = false;
 }
 
 void ctx_seq_close(tess_ctx *c, ctx_seq *s)

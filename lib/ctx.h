@@ -13,7 +13,7 @@
 #include "sampler.h"
 
 typedef struct {
-    bool open, finished, done_sent;
+    bool open, finished, parked; /* parked: had nothing to run and lost its pages; its logits still hold */
     uint32_t generation;
     tess_seq_params p;
     tess_token *stop;

@@ -3,7 +3,7 @@
 
 static bool wants_rows(const tess_ctx *c, const ctx_seq *s)
 {
-    if (!s->open || s->n_done >= s->n) return false;
+    if (!s->open || s->parked || s->n_done >= s->n) return false;
     return !s->finished || ((s->p.flags & TESS_SEQ_FEED_LAST) && s->n <= c->p.max_seq_tokens);
 }
 
@@ -58,6 +58,7 @@ static bool preempt(tess_ctx *c, const ctx_seq *keep)
         if (is_victim(c, &c->seqs[i], keep, victim)) victim = &c->seqs[i];
     if (!victim) return false;
     for (uint32_t g = 0; g < c->kv.n_groups; g++) kv_table_truncate(&c->kv, g, &victim->tables[g], 0);
+    victim->parked = !wants_rows(c, victim); /* sleeps until ids are appended */
     victim->n_done = 0; /* ids stay: only K and V are computed again */
     c->preemptions++;
     return true;
@@ -166,7 +167,7 @@ static bool is_stop(const tess_ctx *c, const ctx_seq *s, int32_t id)
 
 static void send_done(tess_event *ev, size_t *n, tess_seq id, ctx_seq *s, int32_t token, uint32_t reason)
 {
-    s->finished = s->done_sent = true;
+    s->finished = true;
     ev[(*n)++] = (tess_event){.seq = id, .token = token, .kind = TESS_EV_DONE, .reason = reason};
 }
 

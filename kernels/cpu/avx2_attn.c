@@ -20,11 +20,11 @@ enum { Q_MAX = 24, STRIPE = TILE_B * 8, SLICE = 4 * STRIPE };
 
 typedef struct {
     const op_attn_args *a;
-    uint32_t t0, n_rows;    /* rows of the batch: one sequence, consecutive positions */
-    uint32_t g, h0, n_h;    /* local kv head, first query head, heads */
+    uint32_t t0, n_rows; /* rows of the batch: one sequence, consecutive positions */
+    uint32_t g, h0, n_h; /* local kv head, first query head, heads */
     const float *q[Q_MAX];
-    float *o[Q_MAX];        /* where O of each query is kept */
-    bool first[Q_MAX];      /* no chunk was joined yet */
+    float *o[Q_MAX];                           /* where O of each query is kept */
+    bool first[Q_MAX];                         /* no chunk was joined yet */
     _Alignas(32) float max[Q_MAX], sum[Q_MAX]; /* M, L */
     _Alignas(32) float m[Q_MAX], l[Q_MAX];     /* of the chunk */
     _Alignas(32) float fa[Q_MAX], fb[Q_MAX];   /* factors of the old and the new part */
@@ -32,7 +32,9 @@ typedef struct {
 } attn_tile;
 
 /* What of a chunk is seen: by rows [r0, r1) of the tile, positions [lo, hi) by at least one of them. */
-typedef struct { uint32_t r0, r1, lo, hi, base; } seen;
+typedef struct {
+    uint32_t r0, r1, lo, hi, base;
+} seen;
 
 static uint32_t row_pos(const attn_tile *x, uint32_t r) { return x->a->b.pos[x->t0 + r]; }
 static uint32_t row_lo(const attn_tile *x, uint32_t r) { return attn_lo(x->a->window, row_pos(x, r)); }
@@ -86,7 +88,8 @@ static void tile_scores(attn_tile *x, const seen *c)
             uint32_t n_t = avx2_tile_cut(n_q, i);
             for (uint32_t b = 0; b < n_b; b += avx2_tile_blocks(n_t)) {
                 avx2_tile tile = avx2_tile_get(pg->dtype, MIN(n_b, avx2_tile_blocks(n_t)), n_t);
-                tile(w + b, TILE_ROWS, x->q + q0 + done, pg->k_dim, &x->s[q0 + done][p - c->base + b * TILE_ROWS], ATTN_CHUNK, false, done ? 0 : ahead);
+                tile(w + b, TILE_ROWS, x->q + q0 + done, pg->k_dim, &x->s[q0 + done][p - c->base + b * TILE_ROWS], ATTN_CHUNK,
+                     false, done ? 0 : ahead);
             }
             done += n_t;
         }
@@ -154,8 +157,8 @@ INLINE void join_some(float *o, const float *add, bool first, float fa, float fb
 
 /* Adds positions [p, end) of one page to the sums acc[query][SLICE] of queries [q0, q0 + n_q). off: where the dimensions of
  * each of n_b blocks start. */
-static void value_run(attn_tile *x, const seen *c, uint32_t p, uint32_t end, const uint32_t *off, uint32_t n_b, uint32_t q0, uint32_t n_q,
-                      float (*acc)[SLICE])
+static void value_run(attn_tile *x, const seen *c, uint32_t p, uint32_t end, const uint32_t *off, uint32_t n_b, uint32_t q0,
+                      uint32_t n_q, float (*acc)[SLICE])
 {
     const op_kv *pg = &x->a->kv;
     const uint8_t *v = v_row(x, p), *w[SLICE / 8];
@@ -166,7 +169,8 @@ static void value_run(attn_tile *x, const seen *c, uint32_t p, uint32_t end, con
         avx2_tile tile = avx2_tile_get(pg->dtype, step, n_t);
         const float *prob[TILE_T];
         for (uint32_t t = 0; t < n_t; t++) prob[t] = &x->s[q + t][p - c->base];
-        for (uint32_t b = 0; b < n_b; b += step) tile(w + b, pg->v_dim, prob, end - p, &acc[q][b * 8], SLICE, true, done ? 0 : ahead);
+        for (uint32_t b = 0; b < n_b; b += step)
+            tile(w + b, pg->v_dim, prob, end - p, &acc[q][b * 8], SLICE, true, done ? 0 : ahead);
         done += n_t;
     }
 }
@@ -265,7 +269,9 @@ static uint32_t rows_together(const op_batch *b, uint32_t t0, uint32_t most)
 }
 
 /* Query heads of one kv head are cut in equal parts of at most Q_MAX. */
-typedef struct { uint32_t h0, n_h; } head_part;
+typedef struct {
+    uint32_t h0, n_h;
+} head_part;
 static uint32_t head_parts(const op_attn_args *a, uint32_t g, uint32_t i, head_part *p)
 {
     uint32_t h0, h1;

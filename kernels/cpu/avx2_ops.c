@@ -75,7 +75,7 @@ static void rope_pairs(float *x, const float *cs, uint32_t half)
 {
     uint32_t i = 0;
     for (; i + 4 <= half; i += 4) {
-        __m256 v = _mm256_loadu_ps(x + 2 * i), f = _mm256_loadu_ps(cs + 2 * i); /* a b a b ..., c s c s ... */
+        __m256 v = _mm256_loadu_ps(x + 2 * i), f = _mm256_loadu_ps(cs + 2 * i);      /* a b a b ..., c s c s ... */
         __m256 t = _mm256_mul_ps(_mm256_movehdup_ps(v), _mm256_permute_ps(f, 0xb1)); /* b s, b c */
         _mm256_storeu_ps(x + 2 * i, _mm256_fmaddsub_ps(_mm256_moveldup_ps(v), f, t));
     }

@@ -7,29 +7,30 @@
  */
 #include "avx2.h"
 
-INLINE void tile_body(uint32_t dt, uint32_t n_b, uint32_t n_t, const uint8_t *const *w, size_t step, const float *const *x, size_t n_k,
-                      float *acc, size_t as, bool more,
-                      size_t ahead)
+INLINE void tile_body(uint32_t dt, uint32_t n_b, uint32_t n_t, const uint8_t *const *w, size_t step, const float *const *x,
+                      size_t n_k, float *acc, size_t as, bool more, size_t ahead)
 {
     __m256 s[TILE_T * 2], held[TILE_B];
     const uint8_t *p[TILE_B];
     const float *q[TILE_T];
     UNROLL for (uint32_t b = 0; b < n_b; b++) p[b] = w[b];
     UNROLL for (uint32_t t = 0; t < n_t; t++) q[t] = x[t];
-    UNROLL for (uint32_t i = 0; i < n_b * n_t; i++)
-        s[i] = more ? _mm256_loadu_ps(acc + i % n_t * as + i / n_t * 8) : _mm256_setzero_ps();
+    UNROLL for (uint32_t i = 0; i < n_b * n_t; i++) s[i] =
+        more ? _mm256_loadu_ps(acc + i % n_t * as + i / n_t * 8) : _mm256_setzero_ps();
     size_t bytes = step * (dt == DT_F32 ? 4 : 2), off = 0;
     for (size_t k = 0; k < n_k; k++, off += bytes) {
-        UNROLL for (uint32_t b = 0; b < n_b; b++) _mm_prefetch((const char *)p[b] + off + ahead, _MM_HINT_T0);
+        UNROLL for (uint32_t b = 0; b < n_b; b++) _mm_prefetch((const char *)((uintptr_t)p[b] + off + ahead), _MM_HINT_T0);
         if (n_t > n_b) { /* the shorter side is held in registers, the longer one passes through one */
             UNROLL for (uint32_t b = 0; b < n_b; b++) held[b] = widen8(dt, p[b] + off);
-            UNROLL for (uint32_t t = 0; t < n_t; t++) {
+            UNROLL for (uint32_t t = 0; t < n_t; t++)
+            {
                 __m256 x8 = _mm256_broadcast_ss(q[t] + k);
                 UNROLL for (uint32_t b = 0; b < n_b; b++) s[b * n_t + t] = _mm256_fmadd_ps(held[b], x8, s[b * n_t + t]);
             }
         } else {
             UNROLL for (uint32_t t = 0; t < n_t; t++) held[t] = _mm256_broadcast_ss(q[t] + k);
-            UNROLL for (uint32_t b = 0; b < n_b; b++) {
+            UNROLL for (uint32_t b = 0; b < n_b; b++)
+            {
                 __m256 w8 = widen8(dt, p[b] + off);
                 UNROLL for (uint32_t t = 0; t < n_t; t++) s[b * n_t + t] = _mm256_fmadd_ps(w8, held[t], s[b * n_t + t]);
             }
@@ -38,26 +39,31 @@ INLINE void tile_body(uint32_t dt, uint32_t n_b, uint32_t n_t, const uint8_t *co
     UNROLL for (uint32_t i = 0; i < n_b * n_t; i++) _mm256_storeu_ps(acc + i % n_t * as + i / n_t * 8, s[i]);
 }
 
-#define TILE(name, dt, n_b, n_t)                                                                                                           \
-    static void name##_##n_b##x##n_t(const uint8_t *const *w, size_t step, const float *const *x, size_t n_k, float *acc, size_t as,       \
-                                     bool more, size_t ahead)                                                                                            \
-    {                                                                                                                                      \
-        tile_body(dt, n_b, n_t, w, step, x, n_k, acc, as, more, ahead);                                                                           \
+#define TILE(name, dt, n_b, n_t) \
+    static void name##_##n_b##x##n_t(const uint8_t *const *w, size_t step, const float *const *x, size_t n_k, float *acc, \
+                                     size_t as, bool more, size_t ahead) \
+    { \
+        tile_body(dt, n_b, n_t, w, step, x, n_k, acc, as, more, ahead); \
     }
-#define TILES(name, dt)                                                                                                                    \
-    TILE(name, dt, 2, 1) TILE(name, dt, 2, 2) TILE(name, dt, 2, 3) TILE(name, dt, 2, 4) TILE(name, dt, 2, 5) TILE(name, dt, 2, 6)          \
-    TILE(name, dt, 4, 1) TILE(name, dt, 4, 2) TILE(name, dt, 4, 3)
+#define TILES(name, dt) \
+    TILE(name, dt, 2, 1) \
+    TILE(name, dt, 2, 2) TILE(name, dt, 2, 3) TILE(name, dt, 2, 4) TILE(name, dt, 2, 5) TILE(name, dt, 2, 6) TILE(name, dt, 4, 1) \
+        TILE(name, dt, 4, 2) TILE(name, dt, 4, 3)
 TILES(f32, DT_F32)
 TILES(f16, DT_F16)
 TILES(bf16, DT_BF16)
 
-#define ROW(name)                                                                                                                          \
-    {                                                                                                                                      \
-        {name##_2x1, name##_2x2, name##_2x3, name##_2x4, name##_2x5, name##_2x6}, {name##_4x1, name##_4x2, name##_4x3, 0, 0, 0}            \
+#define TWO(name) \
+    { \
+        name##_2x1, name##_2x2, name##_2x3, name##_2x4, name##_2x5, name##_2x6 \
+    }
+#define FOUR(name) \
+    { \
+        name##_4x1, name##_4x2, name##_4x3, 0, 0, 0 \
     }
 
 avx2_tile avx2_tile_get(uint32_t dtype, uint32_t n_b, uint32_t n_t)
 {
-    static const avx2_tile tiles[3][2][TILE_T] = {ROW(f32), ROW(f16), ROW(bf16)};
+    static const avx2_tile tiles[3][2][TILE_T] = {{TWO(f32), FOUR(f32)}, {TWO(f16), FOUR(f16)}, {TWO(bf16), FOUR(bf16)}};
     return tiles[dtype - DT_F32][n_b == 4][n_t - 1];
 }

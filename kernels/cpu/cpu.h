@@ -62,8 +62,16 @@ static inline void block_rows(const op_run *r, uint64_t b, uint32_t *lane0, uint
 
 /* A thread's part of a weight: walks the runs in order and yields in each the row blocks [b0, b1) of the share. All row
  * blocks of all runs, weighted by their K, are cut in n_threads contiguous parts. */
-typedef struct { const op_weight *w; uint64_t lo, hi, at; uint32_t next; } run_walk;
-typedef struct { const op_run *run; uint32_t leaf; uint64_t b0, b1; } run_share;
+typedef struct {
+    const op_weight *w;
+    uint64_t lo, hi, at;
+    uint32_t next;
+} run_walk;
+typedef struct {
+    const op_run *run;
+    uint32_t leaf;
+    uint64_t b0, b1;
+} run_share;
 
 static inline uint64_t run_cost(const op_run *r) { return r->n_k ? r->n_k : 1; } /* of one row block */
 static inline run_walk run_walk_start(const op_weight *w, uint32_t thread, uint32_t n_threads)
@@ -91,7 +99,10 @@ static inline bool run_walk_next(run_walk *k, run_share *s)
 
 /* ---- elementwise work: a share of tokens times columns, as runs of columns of one token ---- */
 enum { CELL = 32 };
-typedef struct { uint64_t at, end; uint32_t per_row, n; } cell_walk;
+typedef struct {
+    uint64_t at, end;
+    uint32_t per_row, n;
+} cell_walk;
 static inline cell_walk cell_walk_start(uint32_t n_tokens, uint32_t n, uint32_t thread, uint32_t n_threads)
 {
     uint64_t per_row = ceil_div(n, CELL), lo, hi;

@@ -106,10 +106,7 @@ static float widen(uint32_t dt, const uint8_t *p, size_t i)
     return dt == DT_F16 ? f16_to_f32(rd16(p + 2 * i)) : bf16_to_f32(rd16(p + 2 * i));
 }
 
-static float lanes8_total(const float s[8])
-{
-    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
-}
+static float lanes8_total(const float s[8]) { return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])); }
 
 /* ---- weights times activations ---- */
 static void linear_block(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t)
@@ -247,7 +244,10 @@ void ref_kv_write(const op_kv_write_args *a, uint32_t thread, uint32_t n_threads
 }
 
 /* ---- attention ---- */
-typedef struct { float max, sum; bool first; } softmax_state;
+typedef struct {
+    float max, sum;
+    bool first;
+} softmax_state;
 
 /* Scores of positions [p0, p1) of one chunk, at p[position % ATTN_CHUNK]; returns the greatest. */
 static float attn_scores(const op_attn_args *a, uint32_t t, uint32_t h, uint32_t g, uint32_t p0, uint32_t p1, float *p)
