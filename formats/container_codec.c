@@ -1,15 +1,17 @@
 /*
  * container_codec.c - payloads of chunks and blobs. The only file that includes zstd.
  *
- * A coded chunk is plain zstd (q8, q4) or byte planes: u32 plane_csize[4], then the planes. A plane is stored as it is when
- * its csize equals its length, else it is one zstd frame. Float weights have about 2.6 bits of information in the exponent
- * and none to save in the mantissa, so the planes of the mantissa stay raw and decode at the speed of a copy.
+ * A coded chunk is plain zstd (q8, q4) or byte planes: u32 plane_csize[4], then the planes. A plane is stored
+ * as it is when its csize equals its length, else it is one zstd frame. Float weights have about 2.6 bits of
+ * information in the exponent and none to save in the mantissa, so the planes of the mantissa stay raw and
+ * decode at the speed of a copy.
  *
- * Frames are written with Huffman coding only (level -100000, literals always compressed): matches on an exponent plane are
- * false ones and make it larger. These are ordinary frames to a decoder. The parameter is not in the stable interface of
- * zstd: where it is refused, level 1 is used.
+ * Frames are written with Huffman coding only (level -100000, literals always compressed): matches on an
+ * exponent plane are false ones and make it larger. These are ordinary frames to a decoder. The parameter is
+ * not in the stable interface of zstd: where it is refused, level 1 is used.
  *
- * The decoder believes nothing: one frame that ends where the plane ends, no dictionary, the size declared and exact.
+ * The decoder believes nothing: one frame that ends where the plane ends, no dictionary, the size declared and
+ * exact.
  */
 #define ZSTD_STATIC_LINKING_ONLY
 #include <zstd.h>
@@ -65,7 +67,8 @@ void ct_dctx_close(struct ZSTD_DCtx_s *d) { ZSTD_freeDCtx(d); }
 /* ---- planes ---- */
 
 /* u = (p0 & 0x80) << 8 | p1 << 7 | (p0 & 0x7f): sign and mantissa in p0, the exponent in p1. */
-NOINLINE static void bf16_split(const uint8_t *restrict src, uint8_t *restrict p0, uint8_t *restrict p1, size_t n)
+NOINLINE static void bf16_split(const uint8_t *restrict src, uint8_t *restrict p0, uint8_t *restrict p1,
+                                size_t n)
 {
     size_t i = 0;
 #if defined(__SSE2__)
@@ -87,7 +90,8 @@ NOINLINE static void bf16_split(const uint8_t *restrict src, uint8_t *restrict p
     }
 }
 
-NOINLINE static void bf16_join(uint8_t *restrict dst, const uint8_t *restrict p0, const uint8_t *restrict p1, size_t n)
+NOINLINE static void bf16_join(uint8_t *restrict dst, const uint8_t *restrict p0, const uint8_t *restrict p1,
+                               size_t n)
 {
     size_t i = 0;
 #if defined(__SSE2__)
@@ -103,10 +107,12 @@ NOINLINE static void bf16_join(uint8_t *restrict dst, const uint8_t *restrict p0
         }
     }
 #endif
-    for (; i < n; i++) wr16(dst + 2 * i, (uint32_t)(p0[i] & 0x80) << 8 | (uint32_t)p1[i] << 7 | (p0[i] & 0x7fu));
+    for (; i < n; i++)
+        wr16(dst + 2 * i, (uint32_t)(p0[i] & 0x80) << 8 | (uint32_t)p1[i] << 7 | (p0[i] & 0x7fu));
 }
 
-NOINLINE static void bytes_split(const uint8_t *restrict src, uint8_t *restrict planes, size_t n, uint32_t esize)
+NOINLINE static void bytes_split(const uint8_t *restrict src, uint8_t *restrict planes, size_t n,
+                                 uint32_t esize)
 {
     for (uint32_t b = 0; b < esize; b++)
         for (size_t i = 0; i < n; i++) planes[b * n + i] = src[i * esize + b];
@@ -135,7 +141,8 @@ NOINLINE static void bytes_join(uint8_t *restrict dst, const uint8_t *const *pla
     }
 #endif
     for (; i < n; i++)
-        wr32(dst + 4 * i, planes[0][i] | (uint32_t)planes[1][i] << 8 | (uint32_t)planes[2][i] << 16 | (uint32_t)planes[3][i] << 24);
+        wr32(dst + 4 * i, planes[0][i] | (uint32_t)planes[1][i] << 8 | (uint32_t)planes[2][i] << 16 |
+                              (uint32_t)planes[3][i] << 24);
 }
 
 /* ---- encoding ---- */
@@ -151,8 +158,8 @@ static size_t frame_put(ct_enc *e, uint8_t *dst, size_t room, const uint8_t *src
 }
 
 /* Planes of n elements into dst (room bytes); 0 = they do not fit. try_mask: planes that may shrink. */
-static size_t planes_put(ct_enc *e, const uint8_t *planes, size_t n, uint32_t n_planes, uint32_t try_mask, uint8_t *dst,
-                         size_t room, bool *nomem)
+static size_t planes_put(ct_enc *e, const uint8_t *planes, size_t n, uint32_t n_planes, uint32_t try_mask,
+                         uint8_t *dst, size_t room, bool *nomem)
 {
     size_t pos = CT_PLANE_HEAD;
     if (room <= pos) return 0;
@@ -171,7 +178,8 @@ static size_t planes_put(ct_enc *e, const uint8_t *planes, size_t n, uint32_t n_
     return pos;
 }
 
-bool ct_encode(ct_enc *e, uint32_t dtype, const uint8_t *src, uint32_t n, uint8_t *dst, uint8_t *planes, ct_chunk *c)
+bool ct_encode(ct_enc *e, uint32_t dtype, const uint8_t *src, uint32_t n, uint8_t *dst, uint8_t *planes,
+               ct_chunk *c)
 {
     bool nomem = false;
     size_t got;
@@ -209,12 +217,16 @@ bool ct_encode(ct_enc *e, uint32_t dtype, const uint8_t *src, uint32_t n, uint8_
 const char *ct_codec_bad(uint32_t dtype, const ct_chunk *c)
 {
     bool plain = c->filter == FILTER_NONE && c->esize == 0 && c->nplanes == 1;
-    if (c->codec == CT_CODEC_RAW) return !plain ? "raw chunk with a filter" : c->csize != c->usize ? "raw chunk with csize other than usize" : NULL;
+    if (c->codec == CT_CODEC_RAW)
+        return !plain                 ? "raw chunk with a filter"
+               : c->csize != c->usize ? "raw chunk with csize other than usize"
+                                      : NULL;
     if (c->codec != CT_CODEC_ZSTD) return "codec: is not known";
     if (c->csize == 0 || c->csize >= c->usize) return "csize: is not below usize";
     if (plain) return NULL;
     uint32_t esize = dtype == DT_F32 ? 4 : 2, want = dtype == DT_BF16 ? FILTER_BF16 : FILTER_PLANES;
-    if (!dtype_get(dtype)->is_float || (c->filter != want && c->filter != FILTER_PLANES) || c->esize != esize || c->nplanes != esize)
+    if (!dtype_get(dtype)->is_float || (c->filter != want && c->filter != FILTER_PLANES) || c->esize != esize ||
+        c->nplanes != esize)
         return "filter, esize, nplanes: not a set that the dtype allows";
     return c->csize < CT_PLANE_HEAD ? "csize: no room for the head of the planes" : NULL;
 }
@@ -229,7 +241,8 @@ static const char *frame_get(ZSTD_DCtx *d, uint8_t *dst, size_t want, const uint
     return ZSTD_isError(got) || got != want ? "zstd frame is malformed" : NULL;
 }
 
-const char *ct_decode(struct ZSTD_DCtx_s *d, const ct_chunk *c, const uint8_t *stored, uint8_t *dst, uint8_t *planes)
+const char *ct_decode(struct ZSTD_DCtx_s *d, const ct_chunk *c, const uint8_t *stored, uint8_t *dst,
+                      uint8_t *planes)
 {
     if (c->codec == CT_CODEC_RAW) {
         memcpy(dst, stored, c->usize);
@@ -243,7 +256,8 @@ const char *ct_decode(struct ZSTD_DCtx_s *d, const ct_chunk *c, const uint8_t *s
         size_t size = rd32(stored + i * 4);
         if (i >= c->nplanes && size != 0) return "head of the planes: unused size is not zero";
         if (i >= c->nplanes) continue;
-        if (size > n || !range_in(pos, size, c->csize)) return "head of the planes: a plane reaches beyond the chunk";
+        if (size > n || !range_in(pos, size, c->csize))
+            return "head of the planes: a plane reaches beyond the chunk";
         p[i] = stored + pos;
         if (size != n) {
             const char *why = frame_get(d, planes + i * n, n, stored + pos, size);
@@ -269,4 +283,7 @@ size_t ct_zip(const mem *m, const void *src, size_t n, void *dst)
     return ZSTD_isError(got) ? 0 : got;
 }
 
-const char *ct_unzip(struct ZSTD_DCtx_s *d, const void *src, size_t n, void *dst, size_t want) { return frame_get(d, dst, want, src, n); }
+const char *ct_unzip(struct ZSTD_DCtx_s *d, const void *src, size_t n, void *dst, size_t want)
+{
+    return frame_get(d, dst, want, src, n);
+}

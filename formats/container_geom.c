@@ -1,8 +1,10 @@
 /*
- * container_geom.c - shapes, boxes, sizes and row hashes: the one place where the reader and the writer get them from.
+ * container_geom.c - shapes, boxes, sizes and row hashes: the one place where the reader and the writer get
+ * them from.
  *
- * A tensor is a matrix of rows x K (container.h). A split tensor has n = min(tp, leaves) pieces; piece p is the leaves
- * [L p / n, L (p + 1) / n) of its axis, as a range of rows or of columns. Nothing else is stored about a box.
+ * A tensor is a matrix of rows x K (container.h). A split tensor has n = min(tp, leaves) pieces; piece p is the
+ * leaves [L p / n, L (p + 1) / n) of its axis, as a range of rows or of columns. Nothing else is stored about a
+ * box.
  */
 #include "container_priv.h"
 #include "utf8.h"
@@ -22,12 +24,16 @@ const char *ct_shape_bad(const ct_tensor *t)
     if (t->rank < 1 || t->rank > 4) return "rank: is not in 1 to 4";
     for (uint32_t i = 0; i < 4; i++) {
         if (i >= t->rank && t->shape[i] != 0) return "shape: dimensions beyond the rank are not zero";
-        if (i < t->rank && (t->shape[i] == 0 || t->shape[i] > CT_DIM_MAX)) return "shape: a dimension is not in 1 to 2^40";
-        if (i < t->rank && (!u64_mul(n, t->shape[i], &n) || n > CT_ELEMENTS_MAX)) return "shape: more than 2^48 elements";
+        if (i < t->rank && (t->shape[i] == 0 || t->shape[i] > CT_DIM_MAX))
+            return "shape: a dimension is not in 1 to 2^40";
+        if (i < t->rank && (!u64_mul(n, t->shape[i], &n) || n > CT_ELEMENTS_MAX))
+            return "shape: more than 2^48 elements";
     }
     if (t->layout > LAYOUT_TILE8) return "layout: is not known";
-    if (dtype_is_quant(t->dtype) && (t->rank != 2 || t->layout != LAYOUT_TILE8)) return "layout: q8 and q4 are tiled matrices";
-    if (t->layout == LAYOUT_TILE8 && (t->rank != 2 || !(d->is_float || dtype_is_quant(t->dtype)))) return "layout: only float, q8 and q4 matrices are tiled";
+    if (dtype_is_quant(t->dtype) && (t->rank != 2 || t->layout != LAYOUT_TILE8))
+        return "layout: q8 and q4 are tiled matrices";
+    if (t->layout == LAYOUT_TILE8 && (t->rank != 2 || !(d->is_float || dtype_is_quant(t->dtype))))
+        return "layout: only float, q8 and q4 matrices are tiled";
     return NULL;
 }
 
@@ -62,8 +68,10 @@ const char *ct_axis_bad(const arch_axis *x)
 {
     if (x->kind < AXIS_Q_HEADS || x->kind > AXIS_EXPERT) return "kind: is not known";
     if (x->unit == 0 || x->dim == 0 || x->dim > CT_DIM_MAX) return "unit or dim: out of range";
-    if (ceil_div(x->dim, x->unit) > CT_UNITS_MAX || x->n_units != ceil_div(x->dim, x->unit)) return "unit: does not divide dim into the units of the axis";
-    if (x->n_leaves == 0 || x->n_leaves > MAX_LEAVES || x->n_leaves > x->n_units) return "n_leaves: out of range";
+    if (ceil_div(x->dim, x->unit) > CT_UNITS_MAX || x->n_units != ceil_div(x->dim, x->unit))
+        return "unit: does not divide dim into the units of the axis";
+    if (x->n_leaves == 0 || x->n_leaves > MAX_LEAVES || x->n_leaves > x->n_units)
+        return "n_leaves: out of range";
     if (x->leaf[0] != 0 || x->leaf[x->n_leaves] != x->n_units) return "leaf bounds: do not cover the axis";
     for (uint32_t i = 0; i < x->n_leaves; i++)
         if (x->leaf[i] >= x->leaf[i + 1]) return "leaf bounds: do not ascend";
@@ -107,13 +115,14 @@ uint32_t ct_piece_leaves(const ct_tensor *t, const arch_axis *x, const ct_piece 
 uint32_t ct_rows_per_chunk(const ct_tensor *t, const ct_piece *p, const uint64_t *k, uint32_t n_leaves)
 {
     uint64_t stride, step = t->rank == 1 ? 1 : TILE_ROWS; /* so that a coded chunk can be interleaved alone */
-    if (!layout_bytes(t->dtype, t->layout, step, k, n_leaves, &stride) || stride == 0 || stride > CT_CHUNK_MAX) return 0;
+    if (!layout_bytes(t->dtype, t->layout, step, k, n_leaves, &stride) || stride == 0 || stride > CT_CHUNK_MAX)
+        return 0;
     uint64_t rows = MAX(CT_CHUNK_TARGET / stride, 1) * step, most = ceil_div(p->n_rows, step) * step;
     return (uint32_t)MIN(rows, most);
 }
 
-bool ct_chunk_bytes(const ct_tensor *t, const ct_piece *p, const uint64_t *k, uint32_t n_leaves, uint32_t c, uint64_t *bytes,
-                    uint64_t *n_rows)
+bool ct_chunk_bytes(const ct_tensor *t, const ct_piece *p, const uint64_t *k, uint32_t n_leaves, uint32_t c,
+                    uint64_t *bytes, uint64_t *n_rows)
 {
     uint64_t first = (uint64_t)c * p->rows_per_chunk;
     *n_rows = MIN((uint64_t)p->rows_per_chunk, p->n_rows - first);
@@ -126,7 +135,8 @@ bool ct_logical_bytes(const ct_tensor *t, const arch_axis *x, uint64_t *bytes)
     uint64_t k[MAX_LEAVES];
     ct_piece_box(t, x, 1, 0, &all);
     uint32_t n = ct_piece_leaves(t, x, &all, k);
-    return layout_bytes(t->dtype, dtype_is_quant(t->dtype) ? LAYOUT_TILE8 : LAYOUT_ROWS, all.n_rows, k, n, bytes);
+    return layout_bytes(t->dtype, dtype_is_quant(t->dtype) ? LAYOUT_TILE8 : LAYOUT_ROWS, all.n_rows, k, n,
+                        bytes);
 }
 
 /* ---- row hashes ---- */
@@ -160,8 +170,8 @@ static void tile_rows(uint32_t dtype, const uint8_t *tile, uint8_t *dst, size_t 
     }
 }
 
-static void hash_tiles(uint32_t dtype, const uint8_t *src, uint64_t n_rows, const uint64_t *k, uint32_t n_leaves, uint64_t *out,
-                       uint64_t out_stride, uint8_t *tmp)
+static void hash_tiles(uint32_t dtype, const uint8_t *src, uint64_t n_rows, const uint64_t *k,
+                       uint32_t n_leaves, uint64_t *out, uint64_t out_stride, uint8_t *tmp)
 {
     size_t tile = dtype == DT_Q8 ? Q8_TILE : Q4_TILE, group = dtype == DT_Q8 ? 34 : 36;
     for (uint64_t r0 = 0; r0 < n_rows; r0 += TILE_ROWS)
@@ -173,8 +183,8 @@ static void hash_tiles(uint32_t dtype, const uint8_t *src, uint64_t n_rows, cons
         }
 }
 
-void ct_hash_rows(const ct_tensor *t, const uint8_t *src, uint64_t n_rows, const uint64_t *k, uint32_t n_leaves, uint64_t *out,
-                  uint64_t out_stride, uint8_t *tmp)
+void ct_hash_rows(const ct_tensor *t, const uint8_t *src, uint64_t n_rows, const uint64_t *k, uint32_t n_leaves,
+                  uint64_t *out, uint64_t out_stride, uint8_t *tmp)
 {
     if (dtype_is_quant(t->dtype)) {
         hash_tiles(t->dtype, src, n_rows, k, n_leaves, out, out_stride, tmp);

@@ -1,8 +1,9 @@
 /*
  * container_meta.c - the end of writing: sections, uuid, trailers, headers, a check by reading back, commit.
  *
- * Order on disk: data and sections and trailers, sync, header pages (a part without one has no magic), sync, then the parts
- * are opened as a reader would and every rule is checked, then renamed, the first part last: its name is the commit.
+ * Order on disk: data and sections and trailers, sync, header pages (a part without one has no magic), sync,
+ * then the parts are opened as a reader would and every rule is checked, then renamed, the first part last: its
+ * name is the commit.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -150,7 +151,8 @@ static void put_blobs(ct_writer *w, sections *s)
     }
 }
 
-/* What the file says, without regard to pieces, coding and parts: names, types, shapes, contents, key-values, blobs. */
+/* What the file says, without regard to pieces, coding and parts: names, types, shapes, contents, key-values,
+ * blobs. */
 static bool derive_uuid(const ct_writer *w, uint8_t uuid[16])
 {
     buf b;
@@ -195,8 +197,10 @@ static bool build_sections(ct_writer *w, sections *s)
 /* Writes the sections after the data of part 1 and fills the table of h; returns the end of the last one. */
 static tess_status write_sections(ct_writer *w, const sections *s, ct_head *h, uint64_t *end, tess_error *err)
 {
-    static const uint8_t rec[SEC_COUNT] = {0, 1, REC_AXES, REC_BNDS, REC_TENS, REC_PIEC, REC_CHNK, REC_SEGM, REC_BLOB, 1, 32, 1, 1};
-    static const uint8_t order[] = {SEC_STRS, SEC_AXES, SEC_BNDS, SEC_TENS, SEC_PIEC, SEC_CHNK, SEC_SEGM, SEC_BLOB, SEC_KEYV, SEC_PROV, SEC_BDAT};
+    static const uint8_t rec[SEC_COUNT] = {0,        1,        REC_AXES, REC_BNDS, REC_TENS, REC_PIEC, REC_CHNK,
+                                           REC_SEGM, REC_BLOB, 1,        32,       1,        1};
+    static const uint8_t order[] = {SEC_STRS, SEC_AXES, SEC_BNDS, SEC_TENS, SEC_PIEC, SEC_CHNK,
+                                    SEC_SEGM, SEC_BLOB, SEC_KEYV, SEC_PROV, SEC_BDAT};
     _Static_assert(sizeof order == N_SECTIONS, "every section that is written");
     uint64_t at = w->parts[0].end;
     for (uint32_t i = 0; i < N_SECTIONS; i++) {
@@ -234,7 +238,8 @@ static tess_status write_heads(ct_writer *w, ct_head *h, uint64_t meta_end, tess
         if (st == TESS_OK) st = os_out_truncate(&p->out, h->file_size, err); /* what was reserved too much */
         if (st == TESS_OK) st = os_out_sync(&p->out, err);
     }
-    for (uint32_t i = 0; st == TESS_OK && i < w->n_parts; i++) st = os_out_pwrite(&w->parts[i].out, pages + (size_t)i * CT_HEAD_SIZE, CT_HEAD_SIZE, 0, err);
+    for (uint32_t i = 0; st == TESS_OK && i < w->n_parts; i++)
+        st = os_out_pwrite(&w->parts[i].out, pages + (size_t)i * CT_HEAD_SIZE, CT_HEAD_SIZE, 0, err);
     mem_free(w->m, pages);
     return st;
 }
@@ -297,14 +302,21 @@ static tess_status commit(ct_writer *w, tess_error *err)
 
 tess_status ct_write_meta(ct_writer *w, tess_error *err)
 {
-    ct_head h = {.split_count = w->n_parts, .tp = w->o.tp, .kind = w->o.kind, .incompat = w->any_tile8 ? CT_INCOMPAT_TILE8 : 0,
-                 .logical_bytes = w->logical_bytes, .param_count = w->param_count, .created = w->o.created};
+    ct_head h = {.split_count = w->n_parts,
+                 .tp = w->o.tp,
+                 .kind = w->o.kind,
+                 .incompat = w->any_tile8 ? CT_INCOMPAT_TILE8 : 0,
+                 .logical_bytes = w->logical_bytes,
+                 .param_count = w->param_count,
+                 .created = w->o.created};
     sections s;
     uint64_t end = 0;
     memcpy(h.writer, w->writer, sizeof h.writer);
-    tess_status st = build_sections(w, &s) ? TESS_OK : ERR(err, TESS_E_NOMEM, "%s: no memory for the index", w->path);
+    tess_status st =
+        build_sections(w, &s) ? TESS_OK : ERR(err, TESS_E_NOMEM, "%s: no memory for the index", w->path);
     if (w->o.uuid) memcpy(h.uuid, w->o.uuid, 16);
-    else if (st == TESS_OK && !derive_uuid(w, h.uuid)) st = ERR(err, TESS_E_NOMEM, "%s: no memory for the index", w->path);
+    else if (st == TESS_OK && !derive_uuid(w, h.uuid))
+        st = ERR(err, TESS_E_NOMEM, "%s: no memory for the index", w->path);
     if (st == TESS_OK) st = write_sections(w, &s, &h, &end, err);
     if (st == TESS_OK) st = write_heads(w, &h, end, err);
     for (uint32_t k = 0; k < SEC_COUNT; k++) buf_free(&s.sec[k]);

@@ -1,9 +1,10 @@
 /*
  * container_open.c - opening a set of parts: files, headers, sections into private memory.
  *
- * A part is read by descriptor, never by name again. Header and sections are copied, the copies are hashed, and only the copies
- * are parsed (container_check.c), so that nobody who writes the file meanwhile can change what was checked. Parts are found
- * beside the given one by their numbered names, but what they are is told by their headers alone.
+ * A part is read by descriptor, never by name again. Header and sections are copied, the copies are hashed, and
+ * only the copies are parsed (container_check.c), so that nobody who writes the file meanwhile can change what
+ * was checked. Parts are found beside the given one by their numbered names, but what they are is told by their
+ * headers alone.
  */
 #include <stdio.h>
 
@@ -24,10 +25,13 @@ static tess_status part_open(const mem *m, const char *path, ct_part *part, tess
     uint64_t size = part->file.size;
     if (size == 0) st = ERR(err, TESS_E_FORMAT, "%s: is empty", path);
     else if (size < CT_HEAD_SIZE + CT_TRAILER_SIZE || size > CT_FILE_MAX)
-        st = ERR(err, TESS_E_FORMAT, "%s: is not a Tessera container (.tess): a file of %llu bytes cannot be one", path, (unsigned long long)size);
+        st = ERR(err, TESS_E_FORMAT,
+                 "%s: is not a Tessera container (.tess): a file of %llu bytes cannot be one", path,
+                 (unsigned long long)size);
     if (st < 0) goto done;
     if ((st = os_pread(&part->file, page, CT_HEAD_SIZE, 0, path, err)) < 0) goto done;
-    if ((st = os_pread(&part->file, trailer, CT_TRAILER_SIZE, size - CT_TRAILER_SIZE, path, err)) < 0) goto done;
+    if ((st = os_pread(&part->file, trailer, CT_TRAILER_SIZE, size - CT_TRAILER_SIZE, path, err)) < 0)
+        goto done;
     st = ct_head_get(&part->head, path, size, page, trailer, err);
 done:
     mem_free(m, page);
@@ -45,11 +49,19 @@ static void part_close(const mem *m, ct_part *p)
 static tess_status check_sibling(const ct_part *part, uint32_t i, const ct_part *first, tess_error *err)
 {
     const ct_head *h = &part->head, *a = &first->head;
-    if (memcmp(h->uuid, a->uuid, 16) != 0) return ct_bad(err, part->path, 48, "header.model_uuid: differs from that of %s; the parts are of two conversions", first->path);
-    if (h->split_no != i || h->split_count != a->split_count) return ct_bad(err, part->path, 72, "header.split_no: is part %u of %u, want %u of %u", h->split_no + 1, h->split_count, i + 1, a->split_count);
-    if (memcmp(h->index_hash, a->index_hash, 16) != 0) return ct_bad(err, part->path, 112, "header.index_hash: differs from that of %s; the parts are of two conversions", first->path);
-    if (h->tp != a->tp || h->kind != a->kind || h->incompat != a->incompat || h->rocompat != a->rocompat || h->compat != a->compat ||
-        h->logical_bytes != a->logical_bytes || h->param_count != a->param_count)
+    if (memcmp(h->uuid, a->uuid, 16) != 0)
+        return ct_bad(err, part->path, 48,
+                      "header.model_uuid: differs from that of %s; the parts are of two conversions",
+                      first->path);
+    if (h->split_no != i || h->split_count != a->split_count)
+        return ct_bad(err, part->path, 72, "header.split_no: is part %u of %u, want %u of %u", h->split_no + 1,
+                      h->split_count, i + 1, a->split_count);
+    if (memcmp(h->index_hash, a->index_hash, 16) != 0)
+        return ct_bad(err, part->path, 112,
+                      "header.index_hash: differs from that of %s; the parts are of two conversions",
+                      first->path);
+    if (h->tp != a->tp || h->kind != a->kind || h->incompat != a->incompat || h->rocompat != a->rocompat ||
+        h->compat != a->compat || h->logical_bytes != a->logical_bytes || h->param_count != a->param_count)
         return ct_bad(err, part->path, 24, "header: differs from that of %s", first->path);
     return TESS_OK;
 }
@@ -58,9 +70,10 @@ static tess_status check_sibling(const ct_part *part, uint32_t i, const ct_part 
 
 static uint32_t min_rec(uint32_t kind)
 {
-    static const uint8_t rec[SEC_COUNT] = {[SEC_STRS] = 1, [SEC_AXES] = REC_AXES, [SEC_BNDS] = REC_BNDS, [SEC_TENS] = REC_TENS,
-        [SEC_PIEC] = REC_PIEC, [SEC_CHNK] = REC_CHNK, [SEC_SEGM] = REC_SEGM, [SEC_BLOB] = REC_BLOB, [SEC_PROV] = 1, [SEC_CSHA] = 32,
-        [SEC_KEYV] = 1, [SEC_BDAT] = 1};
+    static const uint8_t rec[SEC_COUNT] = {
+        [SEC_STRS] = 1,        [SEC_AXES] = REC_AXES, [SEC_BNDS] = REC_BNDS, [SEC_TENS] = REC_TENS,
+        [SEC_PIEC] = REC_PIEC, [SEC_CHNK] = REC_CHNK, [SEC_SEGM] = REC_SEGM, [SEC_BLOB] = REC_BLOB,
+        [SEC_PROV] = 1,        [SEC_CSHA] = 32,       [SEC_KEYV] = 1,        [SEC_BDAT] = 1};
     return rec[kind];
 }
 static bool is_optional(uint32_t kind) { return kind == SEC_PROV || kind == SEC_CSHA; }
@@ -74,19 +87,26 @@ static tess_status load_section(ct_file *f, uint32_t i, uint64_t *total, tess_er
     if (s->kind == 0 || s->kind >= SEC_COUNT) return TESS_OK;
     ct_sec *d = &f->sec[s->kind];
     if (s->rec < min_rec(s->kind) || ((is_bytes(s->kind) || s->kind == SEC_BNDS) && s->rec != min_rec(s->kind)))
-        return ct_bad(err, part->path, at + 8, "section[%u].rec_size: is %u, want %u", i, s->rec, min_rec(s->kind));
-    if ((s->flags & SEC_LAZY) && s->kind != SEC_BDAT) return ct_bad(err, part->path, at + 4, "section[%u].flags: only blobs may be checked late", i);
+        return ct_bad(err, part->path, at + 8, "section[%u].rec_size: is %u, want %u", i, s->rec,
+                      min_rec(s->kind));
+    if ((s->flags & SEC_LAZY) && s->kind != SEC_BDAT)
+        return ct_bad(err, part->path, at + 4, "section[%u].flags: only blobs may be checked late", i);
     *d = (ct_sec){NULL, s->off, s->len, s->rec, s->len / s->rec};
     if (s->kind == SEC_BDAT || s->kind == SEC_CSHA) return TESS_OK; /* read on demand */
-    if (!u64_add(*total, s->len, total) || *total > CT_META_MAX) return ct_bad(err, part->path, at + 24, "section[%u].len: more than 1 GiB of metadata", i);
+    if (!u64_add(*total, s->len, total) || *total > CT_META_MAX)
+        return ct_bad(err, part->path, at + 24, "section[%u].len: more than 1 GiB of metadata", i);
     d->data = mem_alloc(f->m, (size_t)s->len + 1);
-    if (!d->data) return ERR(err, TESS_E_NOMEM, "%s: no memory for a section of %llu bytes", part->path, (unsigned long long)s->len);
+    if (!d->data)
+        return ERR(err, TESS_E_NOMEM, "%s: no memory for a section of %llu bytes", part->path,
+                   (unsigned long long)s->len);
     d->data[s->len] = 0;
     TRY(os_pread(&part->file, d->data, (size_t)s->len, s->off, part->path, err));
     uint8_t hash[16];
     hash128(d->data, (size_t)s->len, hash);
     if (memcmp(hash, s->hash, 16) != 0)
-        return ERR(err, TESS_E_CHECKSUM, "%s: at offset %llu: section[%u] (kind %u): its hash does not match; the file is damaged", part->path, (unsigned long long)s->off, i, s->kind);
+        return ERR(err, TESS_E_CHECKSUM,
+                   "%s: at offset %llu: section[%u] (kind %u): its hash does not match; the file is damaged",
+                   part->path, (unsigned long long)s->off, i, s->kind);
     return TESS_OK;
 }
 
@@ -96,13 +116,15 @@ static tess_status load_sections(ct_file *f, tess_error *err)
     uint64_t total = 0, seen = 0;
     uint8_t hash[16];
     ct_table_hash(&part->head, hash);
-    if (memcmp(hash, part->head.index_hash, 16) != 0) return ct_bad(err, part->path, 112, "header.index_hash: is not that of the section table");
+    if (memcmp(hash, part->head.index_hash, 16) != 0)
+        return ct_bad(err, part->path, 112, "header.index_hash: is not that of the section table");
     for (uint32_t i = 0; i < part->head.n_sections; i++) {
         TRY(load_section(f, i, &total, err));
         if (part->head.sec[i].kind < SEC_COUNT) seen |= UINT64_C(1) << part->head.sec[i].kind;
     }
     for (uint32_t k = 1; k < SEC_COUNT; k++)
-        if (!is_optional(k) && !(seen >> k & 1)) return ct_bad(err, part->path, CT_TABLE_AT, "section table: kind %u is missing", k);
+        if (!is_optional(k) && !(seen >> k & 1))
+            return ct_bad(err, part->path, CT_TABLE_AT, "section table: kind %u is missing", k);
     return TESS_OK;
 }
 
@@ -149,7 +171,8 @@ static void fill_info(ct_file *f)
     o->prov_len = (size_t)f->sec[SEC_PROV].len;
 }
 
-tess_status ct_open_list(const char *const *paths, uint32_t n, uint32_t flags, const mem *m, ct_file **out, tess_error *err)
+tess_status ct_open_list(const char *const *paths, uint32_t n, uint32_t flags, const mem *m, ct_file **out,
+                         tess_error *err)
 {
     *out = NULL;
     tess_status st = TESS_OK;
@@ -164,16 +187,19 @@ tess_status ct_open_list(const char *const *paths, uint32_t n, uint32_t flags, c
     }
     for (; f->n_parts < n; f->n_parts++) {
         ct_part *p = &f->parts[f->n_parts];
-        if ((st = part_open(m, paths[f->n_parts], p, err)) < 0 || (st = check_sibling(p, f->n_parts, &f->parts[0], err)) < 0) {
+        if ((st = part_open(m, paths[f->n_parts], p, err)) < 0 ||
+            (st = check_sibling(p, f->n_parts, &f->parts[0], err)) < 0) {
             f->n_parts++;
             goto fail;
         }
     }
     if (f->parts[0].head.split_count != n) {
-        st = ct_bad(err, paths[0], 74, "header.split_count: is %u, %u files were given", f->parts[0].head.split_count, n);
+        st = ct_bad(err, paths[0], 74, "header.split_count: is %u, %u files were given",
+                    f->parts[0].head.split_count, n);
         goto fail;
     }
-    if ((st = load_sections(f, err)) < 0 || (st = ct_parse_tables(f, err)) < 0 || (st = open_maps(f, err)) < 0) goto fail;
+    if ((st = load_sections(f, err)) < 0 || (st = ct_parse_tables(f, err)) < 0 || (st = open_maps(f, err)) < 0)
+        goto fail;
     for (uint32_t k = 0; k < SEC_COUNT; k++)
         if (k != SEC_KEYV && k != SEC_PROV) { /* their tables are parsed; those two are used in place */
             mem_free(m, f->sec[k].data);
@@ -209,12 +235,15 @@ static const char *part_suffix(const char *path, uint32_t no, uint32_t count)
     return path + len - n;
 }
 
-static tess_status open_set(const char *path, const ct_head *h, uint32_t flags, const mem *m, ct_file **out, tess_error *err)
+static tess_status open_set(const char *path, const ct_head *h, uint32_t flags, const mem *m, ct_file **out,
+                            tess_error *err)
 {
     const char *tail = part_suffix(path, h->split_no, h->split_count);
     if (!tail)
-        return ERR(err, TESS_E_FORMAT, "%s: is part %u of %u, but its name does not end in -%05u-of-%05u.tess, so the others cannot be found; rename it", path,
-                   h->split_no + 1, h->split_count, h->split_no + 1, h->split_count);
+        return ERR(err, TESS_E_FORMAT,
+                   "%s: is part %u of %u, but its name does not end in -%05u-of-%05u.tess, so the others "
+                   "cannot be found; rename it",
+                   path, h->split_no + 1, h->split_count, h->split_no + 1, h->split_count);
     size_t base = (size_t)(tail - path), room = base + 40;
     uint32_t n = h->split_count;
     char **paths = mem_calloc(m, n, sizeof *paths), *text = mem_calloc(m, n, room);

@@ -1,10 +1,10 @@
 /*
  * container_plan.c - the writer's lists, and the plan made from them before any data is pulled.
  *
- * The plan fixes everything but the sizes of coded chunks: order of the tensors (by name), layout of each, pieces, chunks,
- * and the order in which pieces are written: layer, piece number, tensor. Whether float matrices are coded is judged per
- * tensor on up to three samples of whole rows, which do not depend on the number of pieces, so that the same checkpoint
- * gives the same choice for every --tp.
+ * The plan fixes everything but the sizes of coded chunks: order of the tensors (by name), layout of each,
+ * pieces, chunks, and the order in which pieces are written: layer, piece number, tensor. Whether float
+ * matrices are coded is judged per tensor on up to three samples of whole rows, which do not depend on the
+ * number of pieces, so that the same checkpoint gives the same choice for every --tp.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,14 +16,19 @@ enum { SAMPLE_BYTES = 1 << 17, SAMPLES = 3, SAVE_PERCENT = 10 };
 
 typedef unsigned long long ull;
 
-tess_status ct_writer_open(const char *path, const ct_write_options *o, const mem *m, ct_writer **out, tess_error *err)
+tess_status ct_writer_open(const char *path, const ct_write_options *o, const mem *m, ct_writer **out,
+                           tess_error *err)
 {
     *out = NULL;
-    if (o->kind < CT_KIND_MODEL || o->kind > CT_KIND_TRAIN) return ERR(err, TESS_E_ARG, "%s: kind %u is not known", path, o->kind);
+    if (o->kind < CT_KIND_MODEL || o->kind > CT_KIND_TRAIN)
+        return ERR(err, TESS_E_ARG, "%s: kind %u is not known", path, o->kind);
     if (o->store > CT_STORE_ZSTD) return ERR(err, TESS_E_ARG, "%s: store %u is not known", path, o->store);
     if (o->tp > UINT16_MAX) return ERR(err, TESS_E_ARG, "%s: tp %u is above %d", path, o->tp, UINT16_MAX);
-    if (o->split_max && o->split_max < (1 << 16)) return ERR(err, TESS_E_ARG, "%s: a part of %llu bytes is too small, want at least 65536", path, (ull)o->split_max);
-    if (!o->force && !o->split_max && os_exists(path)) return ERR(err, TESS_E_IO, "%s: exists already; use --force to replace it", path);
+    if (o->split_max && o->split_max < (1 << 16))
+        return ERR(err, TESS_E_ARG, "%s: a part of %llu bytes is too small, want at least 65536", path,
+                   (ull)o->split_max);
+    if (!o->force && !o->split_max && os_exists(path))
+        return ERR(err, TESS_E_IO, "%s: exists already; use --force to replace it", path);
     ct_writer *w = mem_zalloc(m, sizeof *w);
     if (!w) return ERR(err, TESS_E_NOMEM, "%s: no memory", path);
     w->m = m;
@@ -33,8 +38,10 @@ tess_status ct_writer_open(const char *path, const ct_write_options *o, const me
     if (o->writer) snprintf(w->writer, sizeof w->writer, "%.32s", o->writer);
     w->path = mem_strndup(m, path, strlen(path));
     tess_status st = TESS_OK;
-    if (!w->path || !mem_grow(m, &w->parts, &w->cap_parts, 1, sizeof *w->parts)) st = ERR(err, TESS_E_NOMEM, "%s: no memory", path);
-    else if ((st = os_out_open(&w->parts[0].out, m, path, err)) == TESS_OK) { /* now, so that a bad directory is told before the work */
+    if (!w->path || !mem_grow(m, &w->parts, &w->cap_parts, 1, sizeof *w->parts))
+        st = ERR(err, TESS_E_NOMEM, "%s: no memory", path);
+    else if ((st = os_out_open(&w->parts[0].out, m, path, err)) ==
+             TESS_OK) { /* now, so that a bad directory is told before the work */
         w->parts[0].end = CT_HEAD_SIZE;
         w->n_parts = 1;
     }
@@ -79,15 +86,19 @@ tess_status ct_add_axis(ct_writer *w, const arch_axis *a, uint32_t *index, tess_
 static const char *relations_bad(const ct_writer *w, const ct_tensor *t)
 {
     if (t->split_dim != CT_SPLIT_NONE) {
-        if (t->split_dim >= t->rank || t->rank > 2) return "split_dim: is not a dimension of a vector or matrix";
-        if (t->axis >= w->n_axes || t->shape[t->split_dim] != w->axes[t->axis].dim) return "axis: has not the length of the split dimension";
+        if (t->split_dim >= t->rank || t->rank > 2)
+            return "split_dim: is not a dimension of a vector or matrix";
+        if (t->axis >= w->n_axes || t->shape[t->split_dim] != w->axes[t->axis].dim)
+            return "axis: has not the length of the split dimension";
     }
-    if (t->layer < -1 || t->layer > 65535 || t->role > UINT16_MAX || t->part > 4) return "layer, role or part: out of range";
+    if (t->layer < -1 || t->layer > 65535 || t->role > UINT16_MAX || t->part > 4)
+        return "layer, role or part: out of range";
     if (t->alias == CT_NO_ALIAS) return NULL;
     if (t->alias >= w->n_tensors) return "alias: comes before its target";
     const ct_tensor *o = &w->tensors[t->alias].t;
     if (o->alias != CT_NO_ALIAS) return "alias: its target is an alias";
-    if (o->dtype != t->dtype || o->rank != t->rank || memcmp(o->shape, t->shape, sizeof o->shape) != 0 || o->split_dim != t->split_dim || (t->split_dim != CT_SPLIT_NONE && o->axis != t->axis))
+    if (o->dtype != t->dtype || o->rank != t->rank || memcmp(o->shape, t->shape, sizeof o->shape) != 0 ||
+        o->split_dim != t->split_dim || (t->split_dim != CT_SPLIT_NONE && o->axis != t->axis))
         return "alias: differs from its target in type, shape or split";
     return NULL;
 }
@@ -101,15 +112,18 @@ tess_status ct_add_tensor(ct_writer *w, const ct_tensor *in, uint32_t *index, te
     t.layout = dtype_is_quant(t.dtype) ? LAYOUT_TILE8 : LAYOUT_ROWS; /* decided by ct_plan */
     if (!(why = ct_shape_bad(&t))) why = relations_bad(w, &t);
     if (why) return ERR(err, TESS_E_ARG, "%s: tensor \"%.100s\": %s", w->path, in->name, why);
-    if (w->n_tensors == CT_MAX_TENSORS) return ERR(err, TESS_E_ARG, "%s: more than %d tensors", w->path, CT_MAX_TENSORS);
+    if (w->n_tensors == CT_MAX_TENSORS)
+        return ERR(err, TESS_E_ARG, "%s: more than %d tensors", w->path, CT_MAX_TENSORS);
     t.name = arena_strndup(&w->a, in->name, strlen(in->name));
-    if (!t.name || !mem_grow(w->m, &w->tensors, &w->cap_tensors, w->n_tensors + 1, sizeof *w->tensors)) return ERR(err, TESS_E_NOMEM, "%s: no memory", w->path);
+    if (!t.name || !mem_grow(w->m, &w->tensors, &w->cap_tensors, w->n_tensors + 1, sizeof *w->tensors))
+        return ERR(err, TESS_E_NOMEM, "%s: no memory", w->path);
     *index = (uint32_t)w->n_tensors;
     w->tensors[w->n_tensors++] = (ct_wtensor){.t = t, .user = *index};
     return TESS_OK;
 }
 
-static tess_status set_bytes(ct_writer *w, uint8_t **dst, size_t *dst_len, const void *src, size_t len, tess_error *err)
+static tess_status set_bytes(ct_writer *w, uint8_t **dst, size_t *dst_len, const void *src, size_t len,
+                             tess_error *err)
 {
     uint8_t *p = (uint8_t *)mem_strndup(w->m, src, len);
     if (!p) return ERR(err, TESS_E_NOMEM, "%s: no memory", w->path);
@@ -143,7 +157,8 @@ tess_status ct_add_blob(ct_writer *w, const char *name, const void *data, size_t
     if (!why && len > CT_BLOB_MAX) why = "is of more than 256 MiB";
     if (!why && w->n_blobs == CT_MAX_BLOBS) why = "is one too many";
     if (why) return ERR(err, TESS_E_ARG, "%s: blob \"%.100s\" %s", w->path, name, why);
-    ct_wblob b = {.name = arena_strndup(&w->a, name, strlen(name)), .stored = mem_alloc(w->m, len), .usize = len};
+    ct_wblob b = {
+        .name = arena_strndup(&w->a, name, strlen(name)), .stored = mem_alloc(w->m, len), .usize = len};
     if (!b.name || !b.stored) {
         mem_free(w->m, b.stored);
         return ERR(err, TESS_E_NOMEM, "%s: no memory for blob \"%.100s\"", w->path, name);
@@ -163,7 +178,8 @@ tess_status ct_add_blob(ct_writer *w, const char *name, const void *data, size_t
 typedef struct { ct_writer *w; ct_read_fn read; void *user; uint32_t failed; tess_error err; } sampler_state;
 
 /* Sizes of the samples of one tensor, plain and coded. */
-static tess_status sample_tensor(sampler_state *s, ct_wtensor *t, uint32_t thread, uint64_t *plain, uint64_t *coded, tess_error *err)
+static tess_status sample_tensor(sampler_state *s, ct_wtensor *t, uint32_t thread, uint64_t *plain,
+                                 uint64_t *coded, tess_error *err)
 {
     const mem *m = s->w->m;
     ct_view v = ct_view_of(&t->t);
@@ -213,7 +229,8 @@ static tess_status choose_coding(ct_writer *w, pool *p, ct_read_fn read, void *u
     for (size_t i = 0; i < w->n_tensors; i++) {
         const ct_tensor *t = &w->tensors[i].t;
         bool floats = dtype_get(t->dtype)->is_float && t->rank == 2, quant = dtype_is_quant(t->dtype);
-        w->tensors[i].coded = t->alias == CT_NO_ALIAS && ((floats && w->o.store != CT_STORE_RAW) || (quant && w->o.store == CT_STORE_ZSTD));
+        w->tensors[i].coded = t->alias == CT_NO_ALIAS && ((floats && w->o.store != CT_STORE_RAW) ||
+                                                          (quant && w->o.store == CT_STORE_ZSTD));
     }
     if (w->o.store == CT_STORE_AUTO) {
         sampler_state s = {.w = w, .read = read, .user = user};
@@ -252,7 +269,8 @@ static tess_status sort_tensors(ct_writer *w, tess_error *err)
     for (size_t i = 0; i < n; i++) {
         ct_tensor *t = &w->tensors[i].t;
         if (t->alias != CT_NO_ALIAS) t->alias = place[t->alias];
-        if (i && strcmp(t->name, w->tensors[i - 1].t.name) == 0) st = ERR(err, TESS_E_ARG, "%s: tensor \"%.100s\" is given twice", w->path, t->name);
+        if (i && strcmp(t->name, w->tensors[i - 1].t.name) == 0)
+            st = ERR(err, TESS_E_ARG, "%s: tensor \"%.100s\" is given twice", w->path, t->name);
     }
     mem_free(w->m, place);
     return st;
@@ -270,12 +288,16 @@ static tess_status plan_piece(ct_writer *w, uint32_t ti, uint32_t n, uint32_t no
     p->raw_contig = !t->coded;
     p->rows_per_chunk = ct_rows_per_chunk(&t->t, p, k, n_leaves);
     if (p->rows_per_chunk == 0 || !layout_bytes(t->t.dtype, t->t.layout, p->n_rows, k, n_leaves, &p->usize))
-        return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor \"%.100s\": its rows are longer than the format allows (8 rows of a matrix, or a vector, in 16 MiB)", w->path, t->t.name);
+        return ERR(err, TESS_E_UNSUPPORTED,
+                   "%s: tensor \"%.100s\": its rows are longer than the format allows (8 rows of a matrix, or "
+                   "a vector, in 16 MiB)",
+                   w->path, t->t.name);
     uint64_t chunks = ceil_div(p->n_rows, p->rows_per_chunk);
     p->first_chunk = w->n_chunks;
     p->n_chunks = (uint32_t)chunks;
     w->n_chunks += chunks;
-    if (w->n_chunks > CT_MAX_CHUNKS) return ERR(err, TESS_E_UNSUPPORTED, "%s: more than %d chunks", w->path, CT_MAX_CHUNKS);
+    if (w->n_chunks > CT_MAX_CHUNKS)
+        return ERR(err, TESS_E_UNSUPPORTED, "%s: more than %d chunks", w->path, CT_MAX_CHUNKS);
     t->chunks_left += chunks;
     if (ct_chunk_bytes(&t->t, p, k, n_leaves, 0, &bytes, &rows)) w->max_box = MAX(w->max_box, bytes);
     w->max_tmp = MAX(w->max_tmp, ct_hash_tmp(&t->t, k, n_leaves));
@@ -295,18 +317,23 @@ static tess_status plan_pieces(ct_writer *w, tess_error *err)
         if (t->n_pieces == 0) continue;
         ct_view v = ct_view_of(t);
         w->param_count += v.rows * v.k; /* at most 2^20 times 2^48 */
-        if (!ct_logical_bytes(t, x, &bytes) || bytes > CT_FILE_MAX) return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor \"%.100s\" is too large", w->path, t->name);
+        if (!ct_logical_bytes(t, x, &bytes) || bytes > CT_FILE_MAX)
+            return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor \"%.100s\" is too large", w->path, t->name);
         w->logical_bytes += bytes;
     }
-    if (total > CT_MAX_PIECES) return ERR(err, TESS_E_UNSUPPORTED, "%s: more than %d pieces", w->path, CT_MAX_PIECES);
+    if (total > CT_MAX_PIECES)
+        return ERR(err, TESS_E_UNSUPPORTED, "%s: more than %d pieces", w->path, CT_MAX_PIECES);
     w->pieces = mem_calloc(w->m, total, sizeof *w->pieces);
     w->segments = mem_calloc(w->m, total, sizeof *w->segments);
     w->order = mem_calloc(w->m, total, sizeof *w->order);
-    if (!w->pieces || !w->segments || !w->order) return ERR(err, TESS_E_NOMEM, "%s: no memory for %llu pieces", w->path, (ull)total);
+    if (!w->pieces || !w->segments || !w->order)
+        return ERR(err, TESS_E_NOMEM, "%s: no memory for %llu pieces", w->path, (ull)total);
     for (uint32_t i = 0; i < w->n_tensors; i++)
-        for (uint32_t p = 0; p < w->tensors[i].t.n_pieces; p++) TRY(plan_piece(w, i, w->tensors[i].t.n_pieces, p, err));
+        for (uint32_t p = 0; p < w->tensors[i].t.n_pieces; p++)
+            TRY(plan_piece(w, i, w->tensors[i].t.n_pieces, p, err));
     w->chunks = mem_calloc(w->m, w->n_chunks, sizeof *w->chunks);
-    return w->chunks ? TESS_OK : ERR(err, TESS_E_NOMEM, "%s: no memory for %llu chunks", w->path, (ull)w->n_chunks);
+    return w->chunks ? TESS_OK
+                     : ERR(err, TESS_E_NOMEM, "%s: no memory for %llu chunks", w->path, (ull)w->n_chunks);
 }
 
 typedef struct { int32_t layer; uint32_t piece_no, piece; } rank_key;
@@ -323,7 +350,8 @@ static tess_status order_pieces(ct_writer *w, tess_error *err)
     if (w->n_pieces == 0) return TESS_OK;
     rank_key *key = mem_calloc(w->m, w->n_pieces, sizeof *key);
     if (!key) return ERR(err, TESS_E_NOMEM, "%s: no memory", w->path);
-    for (uint32_t i = 0; i < w->n_pieces; i++) key[i] = (rank_key){w->tensors[w->pieces[i].tensor].t.layer, w->pieces[i].piece_no, i};
+    for (uint32_t i = 0; i < w->n_pieces; i++)
+        key[i] = (rank_key){w->tensors[w->pieces[i].tensor].t.layer, w->pieces[i].piece_no, i};
     qsort(key, w->n_pieces, sizeof *key, rank_cmp);
     for (uint32_t i = 0; i < w->n_pieces; i++) w->order[i] = key[i].piece;
     mem_free(w->m, key);
@@ -335,9 +363,13 @@ static tess_status check_rows(const ct_writer *w, tess_error *err)
 {
     for (size_t i = 0; i < w->n_tensors; i++) {
         const ct_tensor *t = &w->tensors[i].t;
-        uint64_t row = ct_view_of(t).k * dtype_get(t->dtype)->block_bytes; /* below 2^46; whole rows: the same for every tp */
+        uint64_t row = ct_view_of(t).k *
+                       dtype_get(t->dtype)->block_bytes; /* below 2^46; whole rows: the same for every tp */
         if (!dtype_is_quant(t->dtype) && row * (t->rank == 1 ? 1 : TILE_ROWS) > CT_CHUNK_MAX)
-            return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor \"%.100s\": its rows are longer than the format allows (8 rows of a matrix, or a vector, in 16 MiB)", w->path, t->name);
+            return ERR(err, TESS_E_UNSUPPORTED,
+                       "%s: tensor \"%.100s\": its rows are longer than the format allows (8 rows of a matrix, "
+                       "or a vector, in 16 MiB)",
+                       w->path, t->name);
     }
     return TESS_OK;
 }

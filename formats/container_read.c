@@ -1,9 +1,10 @@
 /*
  * container_read.c - bytes of an open container: maps, chunks, rows, blobs.
  *
- * Rows come from whole chunks: a chunk is read with pread into private memory and its hash is checked there before anything
- * looks at it. When stored and wanted layout agree and the chunk is wanted whole, it is read straight into the caller's
- * buffer. A scratch keeps the last chunk decoded, so that reading a piece in small steps decodes each chunk once.
+ * Rows come from whole chunks: a chunk is read with pread into private memory and its hash is checked there
+ * before anything looks at it. When stored and wanted layout agree and the chunk is wanted whole, it is read
+ * straight into the caller's buffer. A scratch keeps the last chunk decoded, so that reading a piece in small
+ * steps decodes each chunk once.
  */
 #include "container_priv.h"
 
@@ -65,7 +66,8 @@ bool ct_fault(const ct_file *f, const void *addr, const char **path, uint64_t *o
 
 uint32_t ct_piece_of_chunk(const ct_file *f, uint64_t chunk)
 {
-    uint32_t lo = 0, hi = f->info.n_pieces; /* the last piece whose first_chunk is not above chunk; none is empty */
+    uint32_t lo = 0,
+             hi = f->info.n_pieces; /* the last piece whose first_chunk is not above chunk; none is empty */
     while (hi - lo > 1) {
         uint32_t mid = lo + (hi - lo) / 2;
         if (f->pieces[mid].first_chunk <= chunk) lo = mid;
@@ -74,17 +76,22 @@ uint32_t ct_piece_of_chunk(const ct_file *f, uint64_t chunk)
     return lo;
 }
 
-static tess_status check_hash(const ct_file *f, uint32_t piece, uint64_t chunk, const void *bytes, tess_error *err)
+static tess_status check_hash(const ct_file *f, uint32_t piece, uint64_t chunk, const void *bytes,
+                              tess_error *err)
 {
     const ct_piece *p = &f->pieces[piece];
     const ct_chunk *c = &f->chunks[chunk];
     uint64_t no = chunk - p->first_chunk, got = hash64(bytes, c->csize, hash_mix(p->tensor, p->piece_no, no));
     if (got == c->hash) return TESS_OK;
-    return ERR(err, TESS_E_CHECKSUM, "%s: at offset %llu: tensor \"%.120s\" piece %u chunk %llu: hash is %016llx, want %016llx; the file is damaged, copy or convert it again",
-               f->parts[p->split_file].path, (ull)c->off, f->tensors[p->tensor].name, p->piece_no, (ull)no, (ull)got, (ull)c->hash);
+    return ERR(err, TESS_E_CHECKSUM,
+               "%s: at offset %llu: tensor \"%.120s\" piece %u chunk %llu: hash is %016llx, want %016llx; the "
+               "file is damaged, copy or convert it again",
+               f->parts[p->split_file].path, (ull)c->off, f->tensors[p->tensor].name, p->piece_no, (ull)no,
+               (ull)got, (ull)c->hash);
 }
 
-tess_status ct_load_chunk(const ct_file *f, uint32_t piece, uint64_t chunk, uint8_t *dst, bool always, tess_error *err)
+tess_status ct_load_chunk(const ct_file *f, uint32_t piece, uint64_t chunk, uint8_t *dst, bool always,
+                          tess_error *err)
 {
     const ct_piece *p = &f->pieces[piece];
     const ct_part *part = &f->parts[p->split_file];
@@ -93,15 +100,21 @@ tess_status ct_load_chunk(const ct_file *f, uint32_t piece, uint64_t chunk, uint
     return (f->flags & CT_NO_VERIFY) && !always ? TESS_OK : check_hash(f, piece, chunk, dst, err);
 }
 
-static tess_status no_memory(const ct_file *f, tess_error *err) { return ERR(err, TESS_E_NOMEM, "%s: no memory to read a chunk", f->info.path); }
+static tess_status no_memory(const ct_file *f, tess_error *err)
+{
+    return ERR(err, TESS_E_NOMEM, "%s: no memory to read a chunk", f->info.path);
+}
 
 tess_status ct_check_chunk(const ct_file *f, uint64_t chunk, ct_scratch *s, tess_error *err)
 {
-    if (chunk >= f->info.n_chunks) return ERR(err, TESS_E_ARG, "%s: chunk %llu of %u", f->info.path, (ull)chunk, f->info.n_chunks);
+    if (chunk >= f->info.n_chunks)
+        return ERR(err, TESS_E_ARG, "%s: chunk %llu of %u", f->info.path, (ull)chunk, f->info.n_chunks);
     uint32_t piece = ct_piece_of_chunk(f, chunk);
     const ct_chunk *c = &f->chunks[chunk];
     const uint8_t *map = ct_map_piece(f, piece);
-    if (map) return check_hash(f, piece, chunk, map + (c->off - f->pieces[piece].off), err); /* the bytes that will be used */
+    if (map)
+        return check_hash(f, piece, chunk, map + (c->off - f->pieces[piece].off),
+                          err); /* the bytes that will be used */
     if (!ct_room(s->m, &s->stored, &s->stored_cap, c->csize)) return no_memory(f, err);
     return ct_load_chunk(f, piece, chunk, s->stored, true, err);
 }
@@ -115,11 +128,16 @@ static tess_status plain_chunk(const ct_file *f, uint32_t piece, uint64_t chunk,
     if (!ct_room(s->m, &s->plain, &s->plain_cap, c->usize)) return no_memory(f, err);
     if (c->codec == CT_CODEC_RAW) TRY(ct_load_chunk(f, piece, chunk, s->plain, false, err));
     else {
-        if (!ct_room(s->m, &s->stored, &s->stored_cap, c->csize) || !ct_room(s->m, &s->planes, &s->planes_cap, c->usize)) return no_memory(f, err);
+        if (!ct_room(s->m, &s->stored, &s->stored_cap, c->csize) ||
+            !ct_room(s->m, &s->planes, &s->planes_cap, c->usize))
+            return no_memory(f, err);
         TRY(ct_load_chunk(f, piece, chunk, s->stored, false, err));
         const char *why = ct_decode(s->dctx, c, s->stored, s->plain, s->planes);
         const ct_piece *p = &f->pieces[piece];
-        if (why) return ct_bad(err, f->parts[p->split_file].path, c->off, "tensor \"%.120s\" piece %u chunk %llu: %s", f->tensors[p->tensor].name, p->piece_no, (ull)(chunk - p->first_chunk), why);
+        if (why)
+            return ct_bad(err, f->parts[p->split_file].path, c->off,
+                          "tensor \"%.120s\" piece %u chunk %llu: %s", f->tensors[p->tensor].name, p->piece_no,
+                          (ull)(chunk - p->first_chunk), why);
     }
     s->file = f;
     s->chunk = chunk;
@@ -155,7 +173,8 @@ static void clear_tail(const reader *r, uint8_t *block, uint32_t rows)
 {
     if (!dtype_is_quant(r->t->dtype)) {
         size_t lane = r->esize, keep = rows * lane;
-        for (uint64_t k = 0; k < r->p->n_k; k++) memset(block + k * TILE_ROWS * lane + keep, 0, TILE_ROWS * lane - keep);
+        for (uint64_t k = 0; k < r->p->n_k; k++)
+            memset(block + k * TILE_ROWS * lane + keep, 0, TILE_ROWS * lane - keep);
         return;
     }
     size_t tile = r->t->dtype == DT_Q8 ? Q8_TILE : Q4_TILE, head = r->t->dtype == DT_Q8 ? 16 : 32;
@@ -166,12 +185,14 @@ static void clear_tail(const reader *r, uint8_t *block, uint32_t rows)
 }
 
 /* Rows [from, from + n) of a decoded chunk, whose first byte is src, to dst in the wanted layout. */
-static void put_rows(const reader *r, const uint8_t *src, uint64_t from, uint64_t n, uint8_t *dst, size_t stride)
+static void put_rows(const reader *r, const uint8_t *src, uint64_t from, uint64_t n, uint8_t *dst,
+                     size_t stride)
 {
     if (r->want == LAYOUT_ROWS) {
         if (r->t->layout == LAYOUT_TILE8) untile(r, src, from, n, dst, stride);
         else
-            for (uint64_t i = 0; i < n; i++) memcpy(dst + i * stride, src + (from + i) * r->row_bytes, r->row_bytes);
+            for (uint64_t i = 0; i < n; i++)
+                memcpy(dst + i * stride, src + (from + i) * r->row_bytes, r->row_bytes);
         return;
     }
     if (r->t->layout == LAYOUT_ROWS) {
@@ -184,13 +205,16 @@ static void put_rows(const reader *r, const uint8_t *src, uint64_t from, uint64_
 }
 
 /* Rows [from, from + n) of chunk c of the piece. */
-static tess_status read_part(const reader *r, uint32_t c, uint64_t from, uint64_t n, uint8_t *dst, size_t stride, ct_scratch *s, tess_error *err)
+static tess_status read_part(const reader *r, uint32_t c, uint64_t from, uint64_t n, uint8_t *dst,
+                             size_t stride, ct_scratch *s, tess_error *err)
 {
     const ct_piece *p = r->p;
-    uint64_t chunk = p->first_chunk + c, rows = MIN((uint64_t)p->rows_per_chunk, p->n_rows - (uint64_t)c * p->rows_per_chunk);
+    uint64_t chunk = p->first_chunk + c,
+             rows = MIN((uint64_t)p->rows_per_chunk, p->n_rows - (uint64_t)c * p->rows_per_chunk);
     const ct_chunk *k = &r->f->chunks[chunk];
     bool whole = from == 0 && n == rows && (r->want == LAYOUT_TILE8 || stride == r->row_bytes);
-    if (whole && r->want == r->t->layout && k->codec == CT_CODEC_RAW) return ct_load_chunk(r->f, r->piece, chunk, dst, false, err);
+    if (whole && r->want == r->t->layout && k->codec == CT_CODEC_RAW)
+        return ct_load_chunk(r->f, r->piece, chunk, dst, false, err);
     TRY(plain_chunk(r->f, r->piece, chunk, s, err));
     put_rows(r, s->plain, from, n, dst, stride);
     return TESS_OK;
@@ -204,20 +228,26 @@ static tess_status reader_init(reader *r, const ct_file *f, uint32_t piece, uint
     uint64_t k[MAX_LEAVES];
     uint32_t n = ct_piece_leaves(t, ct_axis_of(f, t), p, k);
     *r = (reader){.f = f, .p = p, .t = t, .piece = piece, .want = layout, .esize = d->block_bytes};
-    bool ok = layout == LAYOUT_ROWS ? !dtype_is_quant(t->dtype) : layout == LAYOUT_TILE8 && (d->is_float || dtype_is_quant(t->dtype));
-    if (!ok || !layout_stride(t->dtype, LAYOUT_TILE8, k, n, &r->block_bytes)) return ERR(err, TESS_E_ARG, "%s: tensor \"%.120s\" of type %s cannot be read in layout %u", f->info.path, t->name, d->name, layout);
+    bool ok = layout == LAYOUT_ROWS ? !dtype_is_quant(t->dtype)
+                                    : layout == LAYOUT_TILE8 && (d->is_float || dtype_is_quant(t->dtype));
+    if (!ok || !layout_stride(t->dtype, LAYOUT_TILE8, k, n, &r->block_bytes))
+        return ERR(err, TESS_E_ARG, "%s: tensor \"%.120s\" of type %s cannot be read in layout %u",
+                   f->info.path, t->name, d->name, layout);
     r->row_bytes = r->block_bytes / TILE_ROWS;
     return TESS_OK;
 }
 
-tess_status ct_read_rows(const ct_file *f, uint32_t piece, uint64_t row0, uint64_t n_rows, uint32_t layout, void *dst,
-                         size_t dst_stride, ct_scratch *s, tess_error *err)
+tess_status ct_read_rows(const ct_file *f, uint32_t piece, uint64_t row0, uint64_t n_rows, uint32_t layout,
+                         void *dst, size_t dst_stride, ct_scratch *s, tess_error *err)
 {
     reader r;
-    if (piece >= f->info.n_pieces) return ERR(err, TESS_E_ARG, "%s: piece %u of %u", f->info.path, piece, f->info.n_pieces);
+    if (piece >= f->info.n_pieces)
+        return ERR(err, TESS_E_ARG, "%s: piece %u of %u", f->info.path, piece, f->info.n_pieces);
     TRY(reader_init(&r, f, piece, layout, err));
     if (!range_in(row0, n_rows, r.p->n_rows) || (layout == LAYOUT_TILE8 && row0 % TILE_ROWS))
-        return ERR(err, TESS_E_ARG, "%s: tensor \"%.120s\": rows %llu to %llu of %llu cannot be read in layout %u", f->info.path, r.t->name, (ull)row0, (ull)(row0 + n_rows), (ull)r.p->n_rows, layout);
+        return ERR(err, TESS_E_ARG,
+                   "%s: tensor \"%.120s\": rows %llu to %llu of %llu cannot be read in layout %u", f->info.path,
+                   r.t->name, (ull)row0, (ull)(row0 + n_rows), (ull)r.p->n_rows, layout);
     uint8_t *d = dst;
     for (uint64_t row = row0, end = row0 + n_rows; row < end;) {
         uint32_t c = (uint32_t)(row / r.p->rows_per_chunk);
@@ -231,11 +261,13 @@ tess_status ct_read_rows(const ct_file *f, uint32_t piece, uint64_t row0, uint64
 
 /* ---- blobs ---- */
 
-tess_status ct_read_blob(const ct_file *f, uint32_t blob, const mem *m, char **out, size_t *len, tess_error *err)
+tess_status ct_read_blob(const ct_file *f, uint32_t blob, const mem *m, char **out, size_t *len,
+                         tess_error *err)
 {
     *out = NULL;
     *len = 0;
-    if (blob >= f->info.n_blobs) return ERR(err, TESS_E_ARG, "%s: blob %u of %u", f->info.path, blob, f->info.n_blobs);
+    if (blob >= f->info.n_blobs)
+        return ERR(err, TESS_E_ARG, "%s: blob %u of %u", f->info.path, blob, f->info.n_blobs);
     const ct_blob *b = &f->blobs[blob];
     uint64_t off = f->sec[SEC_BDAT].off + b->off;
     uint8_t hash[16];
@@ -247,7 +279,9 @@ tess_status ct_read_blob(const ct_file *f, uint32_t blob, const mem *m, char **o
     if ((st = os_pread(&f->parts[0].file, stored, (size_t)b->csize, off, f->info.path, err)) < 0) goto done;
     hash128(stored, (size_t)b->csize, hash);
     if (memcmp(hash, b->hash, 16) != 0) {
-        st = ERR(err, TESS_E_CHECKSUM, "%s: at offset %llu: blob \"%.120s\": its hash does not match; the file is damaged", f->info.path, (ull)off, b->name);
+        st = ERR(err, TESS_E_CHECKSUM,
+                 "%s: at offset %llu: blob \"%.120s\": its hash does not match; the file is damaged",
+                 f->info.path, (ull)off, b->name);
         goto done;
     }
     if (b->zstd) {
@@ -266,7 +300,8 @@ tess_status ct_read_blob(const ct_file *f, uint32_t blob, const mem *m, char **o
     stored = NULL;
     goto done;
 nomem:
-    st = ERR(err, TESS_E_NOMEM, "%s: no memory for blob \"%.120s\" of %llu bytes", f->info.path, b->name, (ull)b->usize);
+    st = ERR(err, TESS_E_NOMEM, "%s: no memory for blob \"%.120s\" of %llu bytes", f->info.path, b->name,
+             (ull)b->usize);
 done:
     ct_dctx_close(d);
     mem_free(m, plain);

@@ -1,10 +1,10 @@
 /*
  * container_verify.c - content hashes and ct_verify.
  *
- * QUICK  what ct_open checks, and the hashes of the blobs.
- * FULL   also every chunk's hash, and that all bytes which belong to nothing are zero.
- * DEEP   also decodes: content hash of every tensor, zero padding of tiles, NaN and Inf counts.
- * A failure is reported and the check goes on. Weights are read with pread, so that a bad disk is an error, not a signal.
+ * QUICK  what ct_open checks, and the hashes of the blobs. FULL   also every chunk's hash, and that all bytes
+ * which belong to nothing are zero. DEEP   also decodes: content hash of every tensor, zero padding of tiles,
+ * NaN and Inf counts. A failure is reported and the check goes on. Weights are read with pread, so that a bad
+ * disk is an error, not a signal.
  */
 #include <stdio.h>
 
@@ -51,7 +51,9 @@ static uint64_t count_bad_scales(uint32_t dtype, const uint8_t *p, size_t bytes)
 static bool tail_is_zero(uint32_t dtype, const uint8_t *b, uint64_t block_bytes, uint32_t rows)
 {
     bool quant = dtype_is_quant(dtype);
-    size_t esize = dtype_get(dtype)->block_bytes, tile = !quant ? esize * TILE_ROWS : dtype == DT_Q8 ? Q8_TILE : Q4_TILE;
+    size_t esize = dtype_get(dtype)->block_bytes, tile = !quant           ? esize * TILE_ROWS
+                                                         : dtype == DT_Q8 ? Q8_TILE
+                                                                          : Q4_TILE;
     size_t head = !quant ? 0 : dtype == DT_Q8 ? 16 : 32, lane = quant ? 4 : esize;
     for (uint64_t at = 0; at < block_bytes; at += tile) {
         for (size_t i = 0; i < head; i++)
@@ -67,19 +69,25 @@ static tess_status hash_chunk(hash_state *s, uint32_t piece, uint64_t c, uint32_
     const ct_piece *p = &s->f->pieces[piece];
     ct_scratch *z = s->scratch[thread];
     uint64_t k[MAX_LEAVES], bytes, rows, row0 = c * p->rows_per_chunk, block = 0;
-    uint32_t n = ct_piece_leaves(s->t, ct_axis_of(s->f, s->t), p, k), layout = dtype_is_quant(s->t->dtype) ? LAYOUT_TILE8 : LAYOUT_ROWS;
-    size_t row_bytes = layout == LAYOUT_ROWS ? (size_t)p->n_k * dtype_get(s->t->dtype)->block_bytes : 0, tmp = ct_hash_tmp(s->t, k, n);
+    uint32_t n = ct_piece_leaves(s->t, ct_axis_of(s->f, s->t), p, k),
+             layout = dtype_is_quant(s->t->dtype) ? LAYOUT_TILE8 : LAYOUT_ROWS;
+    size_t row_bytes = layout == LAYOUT_ROWS ? (size_t)p->n_k * dtype_get(s->t->dtype)->block_bytes : 0,
+           tmp = ct_hash_tmp(s->t, k, n);
     ct_chunk_bytes(s->t, p, k, n, (uint32_t)c, &bytes, &rows);
-    if (!ct_room(z->m, &z->tmp, &z->tmp_cap, (size_t)bytes + tmp)) return ERR(err, TESS_E_NOMEM, "%s: no memory to hash a tensor", s->f->info.path);
+    if (!ct_room(z->m, &z->tmp, &z->tmp_cap, (size_t)bytes + tmp))
+        return ERR(err, TESS_E_NOMEM, "%s: no memory to hash a tensor", s->f->info.path);
     TRY(ct_read_rows(s->f, piece, row0, rows, layout, z->tmp, row_bytes, z, err));
     uint64_t at = (p->row0 + row0) * s->leaves + p->leaf0;
     ct_hash_rows(s->t, z->tmp, rows, k, n, s->hashes + at, s->leaves, z->tmp + bytes);
     uint64_t bad = layout == LAYOUT_TILE8 ? count_bad_scales(s->t->dtype, z->tmp, (size_t)bytes)
-                   : dtype_get(s->t->dtype)->is_float ? count_nonfinite(s->t->dtype, z->tmp, (size_t)(rows * p->n_k)) : 0;
+                   : dtype_get(s->t->dtype)->is_float
+                       ? count_nonfinite(s->t->dtype, z->tmp, (size_t)(rows * p->n_k))
+                       : 0;
     if (bad) __atomic_fetch_add(&s->nonfinite, bad, __ATOMIC_RELAXED);
     /* the stored image, where ct_read_rows left one; else tmp is it */
     const uint8_t *image = z->file == s->f && z->chunk == p->first_chunk + c ? z->plain : z->tmp;
-    if (s->t->layout == LAYOUT_TILE8 && rows % TILE_ROWS && layout_stride(s->t->dtype, LAYOUT_TILE8, k, n, &block) &&
+    if (s->t->layout == LAYOUT_TILE8 && rows % TILE_ROWS &&
+        layout_stride(s->t->dtype, LAYOUT_TILE8, k, n, &block) &&
         !tail_is_zero(s->t->dtype, image + rows / TILE_ROWS * block, block, (uint32_t)(rows % TILE_ROWS)))
         __atomic_store_n(&s->bad_padding, 1, __ATOMIC_RELAXED);
     return TESS_OK;
@@ -89,21 +97,26 @@ static void hash_item(void *arg, uint64_t i, uint32_t thread)
 {
     hash_state *s = arg;
     tess_error err = {0};
-    uint64_t chunk = s->f->pieces[s->t->first_piece].first_chunk + i; /* chunks of a tensor follow one another */
+    uint64_t chunk =
+        s->f->pieces[s->t->first_piece].first_chunk + i; /* chunks of a tensor follow one another */
     uint32_t piece = ct_piece_of_chunk(s->f, chunk);
     if (__atomic_load_n(&s->failed, __ATOMIC_RELAXED)) return;
     if (hash_chunk(s, piece, chunk - s->f->pieces[piece].first_chunk, thread, &err) < 0)
         if (!__atomic_exchange_n(&s->failed, 1, __ATOMIC_RELAXED)) s->err = err;
 }
 
-static tess_status hash_tensor(const ct_file *f, uint32_t tensor, pool *p, ct_scratch **scratch, uint8_t out[16], hash_state *s, tess_error *err)
+static tess_status hash_tensor(const ct_file *f, uint32_t tensor, pool *p, ct_scratch **scratch,
+                               uint8_t out[16], hash_state *s, tess_error *err)
 {
     const ct_tensor *t = &f->tensors[tensor];
     const ct_piece *last = &f->pieces[t->first_piece + t->n_pieces - 1];
-    *s = (hash_state){.f = f, .t = t, .scratch = scratch, .leaves = ct_split_k(t) ? f->axes[t->axis].n_leaves : 1};
+    *s = (hash_state){
+        .f = f, .t = t, .scratch = scratch, .leaves = ct_split_k(t) ? f->axes[t->axis].n_leaves : 1};
     uint64_t n, bytes, room = os_mem_available(); /* a small coded file may claim very many short rows */
-    if (u64_mul(ct_view_of(t).rows, s->leaves, &n) && (room == 0 || n <= room / 2 / sizeof *s->hashes)) s->hashes = mem_calloc(f->m, n, sizeof *s->hashes);
-    if (!s->hashes) return ERR(err, TESS_E_NOMEM, "%s: no memory to hash tensor \"%.120s\"", f->info.path, t->name);
+    if (u64_mul(ct_view_of(t).rows, s->leaves, &n) && (room == 0 || n <= room / 2 / sizeof *s->hashes))
+        s->hashes = mem_calloc(f->m, n, sizeof *s->hashes);
+    if (!s->hashes)
+        return ERR(err, TESS_E_NOMEM, "%s: no memory to hash tensor \"%.120s\"", f->info.path, t->name);
     bytes = n * sizeof *s->hashes;
     pool_each(p, last->first_chunk + last->n_chunks - f->pieces[t->first_piece].first_chunk, hash_item, s);
     if (s->failed && err) *err = s->err;
@@ -135,7 +148,8 @@ tess_status ct_content_hash(const ct_file *f, uint32_t tensor, pool *p, uint8_t 
 {
     ct_scratch **scratch;
     hash_state s;
-    if (tensor >= f->info.n_tensors) return ERR(err, TESS_E_ARG, "%s: tensor %u of %u", f->info.path, tensor, f->info.n_tensors);
+    if (tensor >= f->info.n_tensors)
+        return ERR(err, TESS_E_ARG, "%s: tensor %u of %u", f->info.path, tensor, f->info.n_tensors);
     TRY(open_scratches(f, pool_size(p), &scratch, err));
     tess_status st = hash_tensor(f, tensor, p, scratch, out, &s, err);
     close_scratches(f, scratch, pool_size(p));
@@ -196,9 +210,10 @@ static void chunk_item(void *arg, uint64_t i, uint32_t thread)
     uint64_t chunk = v->first + i;
     ct_scratch *s = v->scratch[thread];
     const ct_chunk *c = &v->f->chunks[chunk];
-    v->result[i] = ct_room(s->m, &s->stored, &s->stored_cap, c->csize)
-                       ? ct_load_chunk(v->f, ct_piece_of_chunk(v->f, chunk), chunk, s->stored, true, &v->text[i])
-                       : ERR(&v->text[i], TESS_E_NOMEM, "%s: no memory to read a chunk", v->f->info.path);
+    v->result[i] =
+        ct_room(s->m, &s->stored, &s->stored_cap, c->csize)
+            ? ct_load_chunk(v->f, ct_piece_of_chunk(v->f, chunk), chunk, s->stored, true, &v->text[i])
+            : ERR(&v->text[i], TESS_E_NOMEM, "%s: no memory to read a chunk", v->f->info.path);
 }
 
 static tess_status verify_chunks(verifier *v, tess_error *err)
@@ -219,8 +234,9 @@ static tess_status verify_chunks(verifier *v, tess_error *err)
                 return v->result[i];
             }
             v->bad_tensor[p->tensor] = 1;
-            fault(v, "part=%u off=0x%llx tensor=%s piece=%u chunk=%llu: %s", p->split_file + 1, (ull)f->chunks[chunk].off, f->tensors[p->tensor].name,
-                  p->piece_no, (ull)(chunk - p->first_chunk), v->text[i].text);
+            fault(v, "part=%u off=0x%llx tensor=%s piece=%u chunk=%llu: %s", p->split_file + 1,
+                  (ull)f->chunks[chunk].off, f->tensors[p->tensor].name, p->piece_no,
+                  (ull)(chunk - p->first_chunk), v->text[i].text);
         }
         if (v->progress) v->progress(v->user, done, total);
     }
@@ -266,7 +282,8 @@ static tess_status verify_gaps(verifier *v, tess_error *err)
         TRY(verify_gap(v, part, end, h->file_size - CT_TRAILER_SIZE, err));
     }
     for (uint32_t i = 0; i < f->info.n_blobs; i++) {
-        uint64_t base = f->sec[SEC_BDAT].off, end = i ? base + f->blobs[i - 1].off + f->blobs[i - 1].csize : base;
+        uint64_t base = f->sec[SEC_BDAT].off,
+                 end = i ? base + f->blobs[i - 1].off + f->blobs[i - 1].csize : base;
         TRY(verify_gap(v, 0, end, base + f->blobs[i].off, err));
     }
     return TESS_OK;
@@ -288,7 +305,8 @@ static tess_status verify_contents(verifier *v, tess_error *err)
         }
         v->out->nonfinite += s.nonfinite;
         if (st < 0) fault(v, "tensor=%s: %s", t->name, e.text);
-        else if (memcmp(hash, t->content_hash, 16) != 0) fault(v, "tensor=%s: its content hash does not match", t->name);
+        else if (memcmp(hash, t->content_hash, 16) != 0)
+            fault(v, "tensor=%s: its content hash does not match", t->name);
         if (s.bad_padding) fault(v, "tensor=%s: padding rows of its tiles are not zero", t->name);
         if (v->progress) v->progress(v->user, i + 1, f->info.n_tensors);
     }
@@ -311,20 +329,23 @@ static tess_status verify_lazy_sections(verifier *v, tess_error *err)
         hash128(data, st == TESS_OK ? (size_t)s->len : 0, hash);
         mem_free(v->f->m, data);
         TRY(st);
-        if (memcmp(hash, s->hash, 16) != 0) fault(v, "part=1 off=0x%llx: section of kind %u: its hash does not match", (ull)s->off, s->kind);
+        if (memcmp(hash, s->hash, 16) != 0)
+            fault(v, "part=1 off=0x%llx: section of kind %u: its hash does not match", (ull)s->off, s->kind);
     }
     return TESS_OK;
 }
 
-tess_status ct_verify(const ct_file *f, int depth, pool *p, void (*report)(void *user, const char *line), void *user,
-                      void (*progress)(void *user, uint64_t done, uint64_t total), ct_verify_result *out, tess_error *err)
+tess_status ct_verify(const ct_file *f, int depth, pool *p, void (*report)(void *user, const char *line),
+                      void *user, void (*progress)(void *user, uint64_t done, uint64_t total),
+                      ct_verify_result *out, tess_error *err)
 {
     *out = (ct_verify_result){0};
     verifier *v = mem_zalloc(f->m, sizeof *v);
     if (!v) return ERR(err, TESS_E_NOMEM, "%s: no memory", f->info.path);
     *v = (verifier){.f = f, .p = p, .report = report, .user = user, .progress = progress, .out = out};
     v->bad_tensor = mem_zalloc(f->m, f->info.n_tensors);
-    tess_status st = v->bad_tensor ? open_scratches(f, pool_size(p), &v->scratch, err) : ERR(err, TESS_E_NOMEM, "%s: no memory", f->info.path);
+    tess_status st = v->bad_tensor ? open_scratches(f, pool_size(p), &v->scratch, err)
+                                   : ERR(err, TESS_E_NOMEM, "%s: no memory", f->info.path);
     if (st == TESS_OK) st = verify_lazy_sections(v, err);
     if (st == TESS_OK) st = verify_blobs(v, err);
     if (st == TESS_OK && depth >= CT_VERIFY_FULL) st = verify_chunks(v, err);

@@ -1,9 +1,11 @@
 /*
- * container_write.c - the data of a container: boxes are pulled, hashed, encoded and written by the threads of the pool.
+ * container_write.c - the data of a container: boxes are pulled, hashed, encoded and written by the threads of
+ * the pool.
  *
- * Chunks are handled in the order of the file, in batches. Offsets are given in that order by one thread: before the batch
- * when all its sizes are known (raw), else between encoding and writing, each chunk waiting in its slot. So the bytes of the
- * file do not depend on the number of threads, every box is pulled once, and memory is a few chunks per thread.
+ * Chunks are handled in the order of the file, in batches. Offsets are given in that order by one thread:
+ * before the batch when all its sizes are known (raw), else between encoding and writing, each chunk waiting in
+ * its slot. So the bytes of the file do not depend on the number of threads, every box is pulled once, and
+ * memory is a few chunks per thread.
  *
  * Hashes of rows go to an array per tensor, which lives from the tensor's first chunk to its last.
  */
@@ -43,9 +45,11 @@ static tess_status encode(state *s, const job *j, worker *k, uint8_t *out, uint3
     uint8_t *in = t->coded || tile ? k->in : out;
     TRY(s->read(s->user, t->user, row0, rows, p->k0, p->n_k, in, thread, err));
     ct_hash_rows(&t->t, in, rows, leaf, n, t->hashes + row0 * all + p->leaf0, all, k->tmp);
-    *c = (ct_chunk){.off = c->off, .usize = (uint32_t)bytes, .csize = (uint32_t)bytes, .codec = CT_CODEC_RAW, .nplanes = 1};
+    *c = (ct_chunk){
+        .off = c->off, .usize = (uint32_t)bytes, .csize = (uint32_t)bytes, .codec = CT_CODEC_RAW, .nplanes = 1};
     if (t->coded) {
-        if (!ct_encode(k->enc, t->t.dtype, in, (uint32_t)bytes, out, k->planes, c)) return ERR(err, TESS_E_NOMEM, "%s: no memory to compress", w->path);
+        if (!ct_encode(k->enc, t->t.dtype, in, (uint32_t)bytes, out, k->planes, c))
+            return ERR(err, TESS_E_NOMEM, "%s: no memory to compress", w->path);
     } else if (tile) {
         uint32_t esize = dtype_get(t->t.dtype)->block_bytes;
         tile8_pack(out, in, (size_t)p->n_k * esize, rows, p->n_k, esize);
@@ -65,7 +69,8 @@ static uint8_t *slot(const state *s, uint64_t i) { return s->slots + i * s->w->m
 
 static void fail(state *s, const tess_error *err)
 {
-    if (!__atomic_exchange_n(&s->failed, 1, __ATOMIC_RELAXED)) s->err = *err; /* read after the pool has joined */
+    if (!__atomic_exchange_n(&s->failed, 1, __ATOMIC_RELAXED))
+        s->err = *err; /* read after the pool has joined */
 }
 
 static void encode_item(void *arg, uint64_t i, uint32_t thread)
@@ -75,7 +80,8 @@ static void encode_item(void *arg, uint64_t i, uint32_t thread)
     uint8_t *out = s->placed ? k->out : slot(s, i);
     tess_error err = {0};
     if (__atomic_load_n(&s->failed, __ATOMIC_RELAXED)) return;
-    if (encode(s, &s->jobs[i], k, out, thread, &err) < 0 || (s->placed && put(s, &s->jobs[i], out, &err) < 0)) fail(s, &err);
+    if (encode(s, &s->jobs[i], k, out, thread, &err) < 0 || (s->placed && put(s, &s->jobs[i], out, &err) < 0))
+        fail(s, &err);
 }
 
 static void put_item(void *arg, uint64_t i, uint32_t thread)
@@ -83,12 +89,16 @@ static void put_item(void *arg, uint64_t i, uint32_t thread)
     state *s = arg;
     tess_error err = {0};
     UNUSED(thread);
-    if (!__atomic_load_n(&s->failed, __ATOMIC_RELAXED) && put(s, &s->jobs[i], slot(s, i), &err) < 0) fail(s, &err);
+    if (!__atomic_load_n(&s->failed, __ATOMIC_RELAXED) && put(s, &s->jobs[i], slot(s, i), &err) < 0)
+        fail(s, &err);
 }
 
 /* ---- placing ---- */
 
-static uint64_t align_to(uint64_t v, uint64_t a) { return ceil_div(v, a) * a; } /* of file offsets: far below 2^64 */
+static uint64_t align_to(uint64_t v, uint64_t a)
+{
+    return ceil_div(v, a) * a;
+} /* of file offsets: far below 2^64 */
 
 /* Most bytes that the segment of the piece at order[at] may take. */
 static uint64_t segment_bound(const ct_writer *w, uint32_t at)
@@ -107,15 +117,19 @@ static uint64_t segment_bound(const ct_writer *w, uint32_t at)
 static uint64_t meta_bound(const ct_writer *w)
 {
     uint64_t sum = 1 << 14;
-    sum += w->n_chunks * REC_CHNK + w->n_pieces * (REC_PIEC + REC_SEGM) + w->n_tensors * (REC_TENS + CT_MAX_NAME) + w->kv_len + w->prov_len;
+    sum += w->n_chunks * REC_CHNK + w->n_pieces * (REC_PIEC + REC_SEGM) +
+           w->n_tensors * (REC_TENS + CT_MAX_NAME) + w->kv_len + w->prov_len;
     for (uint32_t i = 0; i < w->n_blobs; i++) sum += w->blobs[i].csize + CT_BLOB_ALIGN;
     return sum;
 }
 
 static tess_status next_part(ct_writer *w, tess_error *err)
 {
-    if (w->n_parts == CT_MAX_PARTS) return ERR(err, TESS_E_ARG, "%s: more than %d parts; use a larger --split-max-size", w->path, CT_MAX_PARTS);
-    if (!mem_grow(w->m, &w->parts, &w->cap_parts, w->n_parts + 1, sizeof *w->parts)) return ERR(err, TESS_E_NOMEM, "%s: no memory", w->path);
+    if (w->n_parts == CT_MAX_PARTS)
+        return ERR(err, TESS_E_ARG, "%s: more than %d parts; use a larger --split-max-size", w->path,
+                   CT_MAX_PARTS);
+    if (!mem_grow(w->m, &w->parts, &w->cap_parts, w->n_parts + 1, sizeof *w->parts))
+        return ERR(err, TESS_E_NOMEM, "%s: no memory", w->path);
     TRY(os_out_open(&w->parts[w->n_parts].out, w->m, w->path, err));
     w->parts[w->n_parts++].end = CT_HEAD_SIZE;
     return TESS_OK;
@@ -132,7 +146,10 @@ static tess_status begin_segment(ct_writer *w, uint32_t at, tess_error *err)
     }
     ct_wpart *part = &w->parts[w->n_parts - 1];
     part->end = align_to(part->end, CT_SEGMENT_ALIGN);
-    w->segments[w->n_segments++] = (ct_segment){.layer = w->tensors[p->tensor].t.layer, .piece_rank = p->piece_no, .split_file = w->n_parts - 1, .off = part->end};
+    w->segments[w->n_segments++] = (ct_segment){.layer = w->tensors[p->tensor].t.layer,
+                                                .piece_rank = p->piece_no,
+                                                .split_file = w->n_parts - 1,
+                                                .off = part->end};
     return TESS_OK;
 }
 
@@ -142,7 +159,8 @@ static tess_status place(ct_writer *w, uint32_t at, uint32_t c, tess_error *err)
     ct_chunk *k = &w->chunks[p->first_chunk + c];
     if (c == 0) {
         const ct_segment *last = w->n_segments ? &w->segments[w->n_segments - 1] : NULL;
-        if (!last || last->layer != w->tensors[p->tensor].t.layer || last->piece_rank != p->piece_no) TRY(begin_segment(w, at, err));
+        if (!last || last->layer != w->tensors[p->tensor].t.layer || last->piece_rank != p->piece_no)
+            TRY(begin_segment(w, at, err));
     }
     ct_wpart *part = &w->parts[w->n_parts - 1];
     if (c == 0 || !p->raw_contig) part->end = align_to(part->end, CT_PIECE_ALIGN);
@@ -176,7 +194,9 @@ static tess_status want_hashes(ct_writer *w, ct_wtensor *t, tess_error *err)
     if (t->hashes) return TESS_OK;
     uint64_t leaves = ct_split_k(&t->t) ? w->axes[t->t.axis].n_leaves : 1, n;
     if (u64_mul(ct_view_of(&t->t).rows, leaves, &n)) t->hashes = mem_calloc(w->m, n, sizeof *t->hashes);
-    return t->hashes ? TESS_OK : ERR(err, TESS_E_NOMEM, "%s: no memory for the hashes of tensor \"%.100s\"", w->path, t->t.name);
+    return t->hashes ? TESS_OK
+                     : ERR(err, TESS_E_NOMEM, "%s: no memory for the hashes of tensor \"%.100s\"", w->path,
+                           t->t.name);
 }
 
 /* Takes the next jobs: raw ones alone, up to BATCH_MAX, or a mix, up to the number of slots. */
@@ -228,7 +248,8 @@ static tess_status run_batch(state *s, pool *p, uint64_t *done, tess_error *err)
     }
     if (s->failed) {
         if (err) *err = s->err;
-        return s->err.status < 0 ? s->err.status : ERR(err, TESS_E_IO, "%s: the source could not be read", w->path);
+        return s->err.status < 0 ? s->err.status
+                                 : ERR(err, TESS_E_IO, "%s: the source could not be read", w->path);
     }
     for (uint32_t i = 0; i < s->n_jobs; i++) {
         const ct_piece *q = &w->pieces[s->jobs[i].piece];
@@ -274,14 +295,15 @@ nomem:
     return ERR(err, TESS_E_NOMEM, "%s: no memory for buffers of %zu bytes", w->path, box);
 }
 
-tess_status ct_write_data(ct_writer *w, pool *p, ct_read_fn read, void *user, ct_progress_fn progress, void *progress_user,
-                          tess_error *err)
+tess_status ct_write_data(ct_writer *w, pool *p, ct_read_fn read, void *user, ct_progress_fn progress,
+                          void *progress_user, tess_error *err)
 {
     state s = {.w = w, .read = read, .user = user, .n_workers = pool_size(p)};
     uint64_t done = 0;
     if (w->n_pieces == 0) return TESS_OK;
     tess_status st = TESS_OK;
-    if (!w->any_coded && !w->o.split_max) st = os_out_reserve(&w->parts[0].out, CT_HEAD_SIZE + w->data_bytes, err); /* a full disk is told now */
+    if (!w->any_coded && !w->o.split_max)
+        st = os_out_reserve(&w->parts[0].out, CT_HEAD_SIZE + w->data_bytes, err); /* a full disk is told now */
     if (st == TESS_OK) st = open_state(&s, err);
     while (st == TESS_OK && s.at < w->n_pieces) {
         st = run_batch(&s, p, &done, err);
@@ -291,8 +313,8 @@ tess_status ct_write_data(ct_writer *w, pool *p, ct_read_fn read, void *user, ct
     return st;
 }
 
-tess_status ct_write(ct_writer *w, pool *p, ct_read_fn read, void *user, ct_progress_fn progress, void *progress_user,
-                     tess_error *err)
+tess_status ct_write(ct_writer *w, pool *p, ct_read_fn read, void *user, ct_progress_fn progress,
+                     void *progress_user, tess_error *err)
 {
     if (w->done) return ERR(err, TESS_E_ARG, "%s: is written already", w->path);
     w->done = true;

@@ -1,6 +1,7 @@
 /*
- * container_rehash.h - for tests: makes every hash of the first part of a .tess file, held in memory, right again after bytes
- * were changed, so that the rules behind the hashes are reached. Trusts nothing: the bytes may be anything.
+ * container_rehash.h - for tests: makes every hash of the first part of a .tess file, held in memory, right
+ * again after bytes were changed, so that the rules behind the hashes are reached. Trusts nothing: the bytes
+ * may be anything.
  */
 #ifndef TESS_CONTAINER_REHASH_H
 #define TESS_CONTAINER_REHASH_H
@@ -49,7 +50,8 @@ static inline void rh_blobs(uint8_t *f, size_t n)
     uint64_t blobs = rh_section(f, n, 8, &blen, &rec), data = rh_section(f, n, 12, &dlen, NULL);
     for (uint64_t i = 0; blobs && data && rec >= 48 && i < blen / rec; i++) {
         uint8_t *b = f + blobs + i * rec;
-        if (range_in(rd64(b + 8), rd64(b + 16), dlen)) hash128(f + data + rd64(b + 8), (size_t)rd64(b + 16), b + 32);
+        if (range_in(rd64(b + 8), rd64(b + 16), dlen))
+            hash128(f + data + rd64(b + 8), (size_t)rd64(b + 16), b + 32);
     }
 }
 
@@ -64,7 +66,8 @@ static inline void rehash(uint8_t *f, size_t n, bool with_chunks)
     }
     for (uint32_t i = 0; i < count; i++) {
         uint8_t *s = f + RH_TABLE + i * RH_REC;
-        if (rd32(s + 8) && range_in(rd64(s + 16), rd64(s + 24), n)) hash128(f + rd64(s + 16), (size_t)rd64(s + 24), s + 32);
+        if (rd32(s + 8) && range_in(rd64(s + 16), rd64(s + 24), n))
+            hash128(f + rd64(s + 16), (size_t)rd64(s + 24), s + 32);
     }
     hash128(f + RH_TABLE, count * RH_REC, f + 112);
     hash128(f, 4080, f + 4080);

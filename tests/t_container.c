@@ -1,8 +1,9 @@
 /*
- * t_container.c - the container: round trips over types, pieces, stores and parts; damage; the rules behind the hashes.
+ * t_container.c - the container: round trips over types, pieces, stores and parts; damage; the rules behind the
+ * hashes.
  *
- * Contents come from a generator that gives the value of any (tensor, row, column) at any time, so nothing large is kept and
- * what is read can be compared wherever it is read.
+ * Contents come from a generator that gives the value of any (tensor, row, column) at any time, so nothing
+ * large is kept and what is read can be compared wherever it is read.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -78,12 +79,15 @@ static void put_value(const model *m, uint32_t ti, uint64_t r, uint64_t k, uint8
     size_t n = dtype_get(dt)->block_bytes;
     if (m->noise || !dtype_get(dt)->is_float) memcpy(dst, &h, n);
     else {
-        float f = ((float)(h & 1023) + (float)(h >> 10 & 1023) + (float)(h >> 20 & 1023) + (float)(h >> 30 & 1023) - 2046) * 2e-5f;
+        float f = ((float)(h & 1023) + (float)(h >> 10 & 1023) + (float)(h >> 20 & 1023) +
+                   (float)(h >> 30 & 1023) - 2046) *
+                  2e-5f;
         dtype_from_f32(dt, &f, dst, 1);
     }
 }
 
-static uint32_t leaves_of(const model *m, uint32_t ti, uint64_t k0, uint64_t n_k, uint64_t lo[MAX_LEAVES], uint64_t len[MAX_LEAVES])
+static uint32_t leaves_of(const model *m, uint32_t ti, uint64_t k0, uint64_t n_k, uint64_t lo[MAX_LEAVES],
+                          uint64_t len[MAX_LEAVES])
 {
     const ct_tensor *t = &m->t[ti];
     if (t->split_dim + 1 != t->rank) {
@@ -103,7 +107,8 @@ static uint32_t leaves_of(const model *m, uint32_t ti, uint64_t k0, uint64_t n_k
 }
 
 /* Byte-exact tile image of a box of q8/q4, by the definition in dtype.h. */
-static void put_tiles(const model *m, uint32_t ti, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k, uint8_t *dst)
+static void put_tiles(const model *m, uint32_t ti, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k,
+                      uint8_t *dst)
 {
     uint64_t lo[MAX_LEAVES], len[MAX_LEAVES];
     uint32_t n = leaves_of(m, ti, k0, n_k, lo, len);
@@ -114,7 +119,8 @@ static void put_tiles(const model *m, uint32_t ti, uint64_t row0, uint64_t n_row
                 memset(dst, 0, q4 ? 160 : 272);
                 for (uint64_t r = 0; r < 8 && r0 + r < n_rows; r++) {
                     uint64_t row = row0 + r0 + r;
-                    uint16_t d = (uint16_t)(mix(ti, row, lo[l] + g + 1000000) & 0x3bff), mn = (uint16_t)(d ^ 0x8100);
+                    uint16_t d = (uint16_t)(mix(ti, row, lo[l] + g + 1000000) & 0x3bff),
+                             mn = (uint16_t)(d ^ 0x8100);
                     memcpy(dst + r * 2, &d, 2);
                     if (q4) memcpy(dst + 16 + r * 2, &mn, 2);
                     for (uint64_t k = 0; k < 32 && g + k < len[l]; k++) {
@@ -129,8 +135,8 @@ static void put_tiles(const model *m, uint32_t ti, uint64_t row0, uint64_t n_row
             }
 }
 
-static tess_status model_read(void *user, uint32_t ti, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k, void *dst,
-                              uint32_t thread, tess_error *e)
+static tess_status model_read(void *user, uint32_t ti, uint64_t row0, uint64_t n_rows, uint64_t k0,
+                              uint64_t n_k, void *dst, uint32_t thread, tess_error *e)
 {
     const model *m = user;
     UNUSED(thread);
@@ -139,7 +145,8 @@ static tess_status model_read(void *user, uint32_t ti, uint64_t row0, uint64_t n
     else {
         size_t size = dtype_get(m->t[ti].dtype)->block_bytes;
         for (uint64_t r = 0; r < n_rows; r++)
-            for (uint64_t k = 0; k < n_k; k++) put_value(m, ti, row0 + r, k0 + k, (uint8_t *)dst + (r * n_k + k) * size);
+            for (uint64_t k = 0; k < n_k; k++)
+                put_value(m, ti, row0 + r, k0 + k, (uint8_t *)dst + (r * n_k + k) * size);
     }
     return TESS_OK;
 }
@@ -153,11 +160,20 @@ static uint32_t add_axis(model *m, uint32_t kind, uint32_t unit, uint64_t dim)
     return m->n_axes++;
 }
 
-static uint32_t add(model *m, const char *name, uint32_t dt, uint64_t rows, uint64_t cols, uint32_t split, uint32_t axis, int32_t layer)
+static uint32_t add(model *m, const char *name, uint32_t dt, uint64_t rows, uint64_t cols, uint32_t split,
+                    uint32_t axis, int32_t layer)
 {
     ct_tensor *t = &m->t[m->n];
-    *t = (ct_tensor){.name = (char *)(uintptr_t)name, .dtype = dt, .rank = cols ? 2 : 1, .shape = {rows, cols}, .layer = layer, .role = ROLE_O,
-                     .alias = CT_NO_ALIAS, .split_dim = split, .axis = axis, .src_dtype = dt};
+    *t = (ct_tensor){.name = (char *)(uintptr_t)name,
+                     .dtype = dt,
+                     .rank = cols ? 2 : 1,
+                     .shape = {rows, cols},
+                     .layer = layer,
+                     .role = ROLE_O,
+                     .alias = CT_NO_ALIAS,
+                     .split_dim = split,
+                     .axis = axis,
+                     .src_dtype = dt};
     return m->n++;
 }
 
@@ -165,12 +181,14 @@ static uint32_t add(model *m, const char *name, uint32_t dt, uint64_t rows, uint
 static void make_model(model *m, uint32_t dt, bool noise)
 {
     *m = (model){.noise = noise};
-    uint32_t q = add_axis(m, AXIS_Q_HEADS, 20, 180), kv_ax = add_axis(m, AXIS_KV_HEADS, 20, 60), ffn = add_axis(m, AXIS_FFN, 32, 333), voc = add_axis(m, AXIS_VOCAB, 64, 1001);
+    uint32_t q = add_axis(m, AXIS_Q_HEADS, 20, 180), kv_ax = add_axis(m, AXIS_KV_HEADS, 20, 60),
+             ffn = add_axis(m, AXIS_FFN, 32, 333), voc = add_axis(m, AXIS_VOCAB, 64, 1001);
     add(m, "model.embed_tokens.weight", dt, 1001, 90, 0, voc, -1);
     add(m, "model.norm.weight", DT_F32, 90, 0, 255, 0, -1);
     uint32_t e = 0;
     for (int32_t l = 0; l < 2; l++) {
-        const char *const names[2][7] = {{"l0.q", "l0.k", "l0.o", "l0.up", "l0.down", "l0.norm", "l0.qb"}, {"l1.q", "l1.k", "l1.o", "l1.up", "l1.down", "l1.norm", "l1.qb"}};
+        const char *const names[2][7] = {{"l0.q", "l0.k", "l0.o", "l0.up", "l0.down", "l0.norm", "l0.qb"},
+                                         {"l1.q", "l1.k", "l1.o", "l1.up", "l1.down", "l1.norm", "l1.qb"}};
         add(m, names[l][0], dt, 180, 90, 0, q, l);
         add(m, names[l][1], dt, 60, 90, 0, kv_ax, l);
         add(m, names[l][2], dt, 90, 180, 1, q, l);
@@ -225,7 +243,8 @@ static uint32_t model_index(const model *m, const char *name)
 }
 
 /* Rows [from, from + n) of a piece in both layouts against the generator. */
-static void check_rows(const model *m, const ct_file *f, uint32_t piece, uint64_t from, uint64_t n, ct_scratch *s)
+static void check_rows(const model *m, const ct_file *f, uint32_t piece, uint64_t from, uint64_t n,
+                       ct_scratch *s)
 {
     const ct_piece *p = &ct_get(f)->pieces[piece];
     const ct_tensor *t = &ct_get(f)->tensors[p->tensor];
@@ -258,7 +277,8 @@ static void check_rows(const model *m, const ct_file *f, uint32_t piece, uint64_
         OK(ct_read_rows(f, piece, from, n, LAYOUT_TILE8, got, 0, s, err));
         assert_memory_equal(got, tiled, bytes);
         const void *map = ct_map_piece(f, piece);
-        if (map && t->layout == LAYOUT_TILE8 && from == 0 && n == p->n_rows) assert_memory_equal(map, tiled, bytes);
+        if (map && t->layout == LAYOUT_TILE8 && from == 0 && n == p->n_rows)
+            assert_memory_equal(map, tiled, bytes);
     }
     free(want);
     free(got);
@@ -274,7 +294,8 @@ static void check_file(const model *m, const ct_file *f)
     for (uint32_t i = 0; i < o->n_pieces; i++) {
         const ct_piece *p = &o->pieces[i];
         check_rows(m, f, i, 0, p->n_rows, s);
-        for (uint64_t from = 0; from < p->n_rows; from += 1 + p->n_rows / 3) check_rows(m, f, i, from, MIN(p->n_rows - from, 1 + from * 5 % 23), s);
+        for (uint64_t from = 0; from < p->n_rows; from += 1 + p->n_rows / 3)
+            check_rows(m, f, i, from, MIN(p->n_rows - from, 1 + from * 5 % 23), s);
         for (uint32_t c = 0; c < p->n_chunks; c++) OK(ct_check_chunk(f, p->first_chunk + c, s, err));
     }
     ct_scratch_close(s);
@@ -383,12 +404,14 @@ static void test_blobs_and_kv(void **state)
 }
 
 /* All patterns of 16 bits, several chunks, through the coder. */
-static tess_status pattern_read(void *user, uint32_t t, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k, void *dst, uint32_t thread, tess_error *e)
+static tess_status pattern_read(void *user, uint32_t t, uint64_t row0, uint64_t n_rows, uint64_t k0,
+                                uint64_t n_k, void *dst, uint32_t thread, tess_error *e)
 {
     UNUSED(user); UNUSED(t); UNUSED(k0); UNUSED(thread); UNUSED(e);
     for (uint64_t i = 0; i < n_rows * n_k; i++) {
         uint64_t v = row0 * n_k + i;
-        uint16_t u = v % 7 == 0 ? (uint16_t)(v / 7) : (uint16_t)(0x3c00 + v % 5); /* compressible, with every pattern in it */
+        uint16_t u = v % 7 == 0 ? (uint16_t)(v / 7)
+                                : (uint16_t)(0x3c00 + v % 5); /* compressible, with every pattern in it */
         memcpy((uint8_t *)dst + i * 2, &u, 2);
     }
     return TESS_OK;
@@ -402,7 +425,13 @@ static void test_all_patterns(void **state)
         ct_scratch *s;
         uint32_t i;
         ct_write_options o = {.kind = CT_KIND_MODEL, .store = CT_STORE_ZSTD, .force = true};
-        ct_tensor t = {.name = (char *)(uintptr_t)"w", .dtype = dt, .rank = 2, .shape = {1793, 1024}, .layer = -1, .alias = CT_NO_ALIAS, .split_dim = 255};
+        ct_tensor t = {.name = (char *)(uintptr_t) "w",
+                       .dtype = dt,
+                       .rank = 2,
+                       .shape = {1793, 1024},
+                       .layer = -1,
+                       .alias = CT_NO_ALIAS,
+                       .split_dim = 255};
         OK(ct_writer_open(at("p.tess"), &o, &mem_libc, &w, err));
         OK(ct_add_tensor(w, &t, &i, err));
         OK(ct_write(w, NULL, pattern_read, NULL, NULL, NULL, err));
@@ -491,7 +520,8 @@ static void test_flips(void **state)
             uint8_t old = p[pos];
             p[pos] = (uint8_t)(old ^ (1u << (seed % 8)));
             spill(path, p, n);
-            if (!count_errors(path, CT_VERIFY_FULL)) fail_msg("flip at %llu of kind %u is not seen", (unsigned long long)pos, kind);
+            if (!count_errors(path, CT_VERIFY_FULL))
+                fail_msg("flip at %llu of kind %u is not seen", (unsigned long long)pos, kind);
             rehash(p, n, i % 2);
             spill(path, p, n);
             count_errors(path, CT_VERIFY_DEEP); /* whatever it says, it must not crash */
@@ -512,7 +542,8 @@ static void test_truncation(void **state)
     uint8_t *p = small_file(&n, CT_STORE_RAW, DT_BF16), *big;
     const char *path = at("cut.tess");
     for (int i = 0; i < 200; i++) {
-        size_t cut = i < 32 ? (size_t)rd64(p + 512 + (size_t)(i / 3) * 48 + 16) + (size_t)(i % 3) - 1 : mix(9, (uint64_t)i, 1) % n;
+        size_t cut = i < 32 ? (size_t)rd64(p + 512 + (size_t)(i / 3) * 48 + 16) + (size_t)(i % 3) - 1
+                            : mix(9, (uint64_t)i, 1) % n;
         if (i >= 190) cut = (size_t)(199 - i);
         if (i == 189) cut = n - 1;
         if (cut >= n) continue;
@@ -537,31 +568,135 @@ enum { STRS = 1, AXES, BNDS, TENS, PIEC, CHNK, SEGM, BLOB, PROV, CSHA, KEYV, BDA
 static void test_rules(void **state)
 {
     static const rule rules[] = {
-        {0, 0, 8, 2, 2, "ver_major"}, {0, 0, 12, 4, 4095, "header_size"}, {0, 0, 16, 4, 0x04030201, "endian"}, {0, 0, 20, 4, 1, "reserved"},
-        {0, 0, 24, 8, 2, "feat_incompat"}, {0, 0, 24, 8, 0, "tile8"}, {0, 0, 64, 8, 4096, "file_size"}, {0, 0, 72, 2, 1, "split_no"}, {0, 0, 74, 2, 0, "split_no"},
-        {0, 0, 74, 2, 2, "name does not end"}, {0, 0, 76, 2, 0, "tp_size"}, {0, 0, 76, 2, 3, "n_pieces"}, {0, 0, 78, 2, 33, "n_sections"}, {0, 0, 78, 2, 5, "section"},
-        {0, 0, 80, 8, 0, "data_off"}, {0, 0, 88, 8, UINT64_MAX, "data_len"}, {0, 0, 88, 8, 64, "section"}, {0, 0, 96, 8, 1, "logical_bytes"}, {0, 0, 104, 8, 1, "param_count"},
-        {0, 0, 128, 1, 0xff, "writer"}, {0, 0, 168, 8, 1, "trailer_off"}, {0, 0, 176, 2, 9, "kind"}, {0, 0, 176, 2, 0, "kind"}, {0, 0, 178, 2, 1, "reserved"}, {0, 0, 300, 1, 1, "reserved"},
+        {0, 0, 8, 2, 2, "ver_major"},
+        {0, 0, 12, 4, 4095, "header_size"},
+        {0, 0, 16, 4, 0x04030201, "endian"},
+        {0, 0, 20, 4, 1, "reserved"},
+        {0, 0, 24, 8, 2, "feat_incompat"},
+        {0, 0, 24, 8, 0, "tile8"},
+        {0, 0, 64, 8, 4096, "file_size"},
+        {0, 0, 72, 2, 1, "split_no"},
+        {0, 0, 74, 2, 0, "split_no"},
+        {0, 0, 74, 2, 2, "name does not end"},
+        {0, 0, 76, 2, 0, "tp_size"},
+        {0, 0, 76, 2, 3, "n_pieces"},
+        {0, 0, 78, 2, 33, "n_sections"},
+        {0, 0, 78, 2, 5, "section"},
+        {0, 0, 80, 8, 0, "data_off"},
+        {0, 0, 88, 8, UINT64_MAX, "data_len"},
+        {0, 0, 88, 8, 64, "section"},
+        {0, 0, 96, 8, 1, "logical_bytes"},
+        {0, 0, 104, 8, 1, "param_count"},
+        {0, 0, 128, 1, 0xff, "writer"},
+        {0, 0, 168, 8, 1, "trailer_off"},
+        {0, 0, 176, 2, 9, "kind"},
+        {0, 0, 176, 2, 0, "kind"},
+        {0, 0, 178, 2, 1, "reserved"},
+        {0, 0, 300, 1, 1, "reserved"},
         {0, 0, 4000, 1, 1, "after the section table"},
-        {0, 0, 512, 4, 77, "not known"}, {0, 0, 512, 4, 2, "twice"}, {0, 0, 516, 4, 8, "reserved"}, {0, 0, 520, 4, 0, "rec_size"}, {0, 0, 520, 4, 5000, "rec_size"}, {0, 0, 524, 4, 1, "reserved"},
-        {0, 0, 528, 8, UINT64_MAX - 63, "section[0]"}, {0, 0, 536, 8, UINT64_MAX, "section[0]"}, {0, 0, 528, 8, 0, "section[0]"}, {0, 0, 512 + 48 * 3 + 8, 4, 64, "rec_size"},
-        {0, 0, 512, 4, 0, "required"}, {0, 0, 516, 4, 3, "flags"},
-        {AXES, 0, 0, 4, 0xffffffff, "name_off"}, {AXES, 0, 6, 2, 6, "kind"}, {AXES, 0, 8, 4, 0, "unit"}, {AXES, 0, 8, 4, 21, ""}, {AXES, 0, 12, 4, 3, "n_pieces"},
-        {AXES, 0, 16, 8, 0, ""}, {AXES, 0, 16, 8, UINT64_MAX, ""}, {AXES, 0, 16, 8, 179, ""}, {AXES, 0, 24, 4, 0xffffffff, "bounds_idx"}, {AXES, 0, 28, 4, 0, "parent_axis"},
-        {AXES, 0, 32, 4, 0, "n_leaves"}, {AXES, 0, 32, 4, 9, "n_leaves"}, {AXES, 0, 32, 4, 1, ""}, {AXES, 0, 36, 4, 0xfffffff0, "bounds_idx"}, {BNDS, 0, 0, 4, 1, "bounds"}, {BNDS, 4, 0, 4, 0, "bounds"},
-        {TENS, 1, 0, 4, 0, "name"}, {TENS, 0, 4, 2, 0, "name"}, {TENS, 0, 4, 2, 300, "name"}, {TENS, 0, 6, 1, 0, "dtype"}, {TENS, 0, 6, 1, 99, "dtype"}, {TENS, 0, 7, 1, 0, "rank"}, {TENS, 0, 7, 1, 5, "rank"},
-        {TENS, 0, 8, 8, 0, "shape"}, {TENS, 0, 8, 8, UINT64_MAX, "shape"}, {TENS, 0, 16, 8, 0, "shape"}, {TENS, 0, 24, 8, 1, "shape"}, {TENS, 0, 40, 4, 0xfffffffe, "layer"}, {TENS, 0, 46, 1, 5, "part"},
-        {TENS, 0, 47, 1, 2, "reserved"}, {TENS, 0, 47, 1, 1, "owner_or_alias"}, {TENS, 0, 48, 1, 4, ""}, {TENS, 0, 49, 1, 2, "layout"}, {TENS, 0, 49, 1, 1, "layout"}, {TENS, 0, 50, 2, 2, "block_rows"},
-        {TENS, 0, 54, 2, 0, "axis"}, {TENS, 0, 60, 4, 2, "n_pieces"}, {TENS, 0, 64, 8, 1, "first_piece"}, {TENS, 0, 90, 2, 1, "reserved"}, {TENS, 0, 127, 1, 1, "reserved"}, {TENS, 3, 54, 2, 60, "axis"},
-        {TENS, 3, 48, 1, 0, ""}, {TENS, 1, 49, 1, 0, "usize"},
-        {PIEC, 0, 0, 4, 1, "tensor"}, {PIEC, 0, 4, 4, 1, "piece_no"}, {PIEC, 0, 8, 2, 1, "split_file"}, {PIEC, 0, 10, 2, 4, "reserved"}, {PIEC, 0, 12, 4, 0, "rows_per_chunk"}, {PIEC, 0, 12, 4, 4, "rows_per_chunk"},
-        {PIEC, 0, 16, 8, 1, "off"}, {PIEC, 0, 16, 8, 0, "off"}, {PIEC, 0, 16, 8, UINT64_MAX - 63, "off"}, {PIEC, 0, 24, 8, UINT64_MAX, "off"}, {PIEC, 0, 24, 8, 1, ""}, {PIEC, 0, 32, 8, 0, "usize"},
-        {PIEC, 0, 40, 8, 1, "first_chunk"}, {PIEC, 0, 40, 8, UINT64_MAX, "first_chunk"}, {PIEC, 0, 48, 4, 2, "n_chunks"}, {PIEC, 0, 48, 4, 0, "n_chunks"}, {PIEC, 0, 52, 4, 1, "reserved"}, {PIEC, 0, 56, 8, 1, "reserved"},
-        {CHNK, 0, 0, 8, 0, "off"}, {CHNK, 0, 0, 8, UINT64_MAX, "off"}, {CHNK, 0, 8, 4, 0xffffffff, ""}, {CHNK, 0, 8, 4, 0, ""}, {CHNK, 0, 12, 4, 0, "usize"}, {CHNK, 0, 24, 1, 2, "codec"}, {CHNK, 0, 25, 1, 1, "filter"},
-        {CHNK, 0, 26, 1, 2, "filter"}, {CHNK, 0, 27, 1, 2, "filter"}, {CHNK, 0, 24, 1, 1, ""}, {CHNK, 0, 28, 4, 1, "reserved"},
-        {SEGM, 0, 0, 4, 5, ""}, {SEGM, 0, 4, 2, 1, ""}, {SEGM, 0, 6, 2, 1, ""}, {SEGM, 0, 8, 8, 8192, ""}, {SEGM, 0, 8, 8, 1, "4096"}, {SEGM, 0, 16, 8, 1, "union"}, {SEGM, 2, 0, 4, 0xffffffff, "ascend"},
-        {BLOB, 0, 6, 2, 2, "flags"}, {BLOB, 0, 6, 2, 1, "csize"}, {BLOB, 0, 8, 8, 8, "off"}, {BLOB, 0, 16, 8, UINT64_MAX, "csize"}, {BLOB, 0, 24, 8, UINT64_MAX, "csize"}, {BLOB, 0, 0, 4, 0, "slash|name"},
-        {KEYV, 0, 0, 4, 0xffffffff, "KEYV"}, {KEYV, 0, 4, 4, 1, "KEYV"}, {PROV, 0, 0, 1, 0xff, "UTF-8"}, {STRS, 0, 0, 1, '/', ""}, {STRS, 0, 10, 1, 1, ""}, {STRS, 0, 10, 1, 0xc0, ""},
+        {0, 0, 512, 4, 77, "not known"},
+        {0, 0, 512, 4, 2, "twice"},
+        {0, 0, 516, 4, 8, "reserved"},
+        {0, 0, 520, 4, 0, "rec_size"},
+        {0, 0, 520, 4, 5000, "rec_size"},
+        {0, 0, 524, 4, 1, "reserved"},
+        {0, 0, 528, 8, UINT64_MAX - 63, "section[0]"},
+        {0, 0, 536, 8, UINT64_MAX, "section[0]"},
+        {0, 0, 528, 8, 0, "section[0]"},
+        {0, 0, 512 + 48 * 3 + 8, 4, 64, "rec_size"},
+        {0, 0, 512, 4, 0, "required"},
+        {0, 0, 516, 4, 3, "flags"},
+        {AXES, 0, 0, 4, 0xffffffff, "name_off"},
+        {AXES, 0, 6, 2, 6, "kind"},
+        {AXES, 0, 8, 4, 0, "unit"},
+        {AXES, 0, 8, 4, 21, ""},
+        {AXES, 0, 12, 4, 3, "n_pieces"},
+        {AXES, 0, 16, 8, 0, ""},
+        {AXES, 0, 16, 8, UINT64_MAX, ""},
+        {AXES, 0, 16, 8, 179, ""},
+        {AXES, 0, 24, 4, 0xffffffff, "bounds_idx"},
+        {AXES, 0, 28, 4, 0, "parent_axis"},
+        {AXES, 0, 32, 4, 0, "n_leaves"},
+        {AXES, 0, 32, 4, 9, "n_leaves"},
+        {AXES, 0, 32, 4, 1, ""},
+        {AXES, 0, 36, 4, 0xfffffff0, "bounds_idx"},
+        {BNDS, 0, 0, 4, 1, "bounds"},
+        {BNDS, 4, 0, 4, 0, "bounds"},
+        {TENS, 1, 0, 4, 0, "name"},
+        {TENS, 0, 4, 2, 0, "name"},
+        {TENS, 0, 4, 2, 300, "name"},
+        {TENS, 0, 6, 1, 0, "dtype"},
+        {TENS, 0, 6, 1, 99, "dtype"},
+        {TENS, 0, 7, 1, 0, "rank"},
+        {TENS, 0, 7, 1, 5, "rank"},
+        {TENS, 0, 8, 8, 0, "shape"},
+        {TENS, 0, 8, 8, UINT64_MAX, "shape"},
+        {TENS, 0, 16, 8, 0, "shape"},
+        {TENS, 0, 24, 8, 1, "shape"},
+        {TENS, 0, 40, 4, 0xfffffffe, "layer"},
+        {TENS, 0, 46, 1, 5, "part"},
+        {TENS, 0, 47, 1, 2, "reserved"},
+        {TENS, 0, 47, 1, 1, "owner_or_alias"},
+        {TENS, 0, 48, 1, 4, ""},
+        {TENS, 0, 49, 1, 2, "layout"},
+        {TENS, 0, 49, 1, 1, "layout"},
+        {TENS, 0, 50, 2, 2, "block_rows"},
+        {TENS, 0, 54, 2, 0, "axis"},
+        {TENS, 0, 60, 4, 2, "n_pieces"},
+        {TENS, 0, 64, 8, 1, "first_piece"},
+        {TENS, 0, 90, 2, 1, "reserved"},
+        {TENS, 0, 127, 1, 1, "reserved"},
+        {TENS, 3, 54, 2, 60, "axis"},
+        {TENS, 3, 48, 1, 0, ""},
+        {TENS, 1, 49, 1, 0, "usize"},
+        {PIEC, 0, 0, 4, 1, "tensor"},
+        {PIEC, 0, 4, 4, 1, "piece_no"},
+        {PIEC, 0, 8, 2, 1, "split_file"},
+        {PIEC, 0, 10, 2, 4, "reserved"},
+        {PIEC, 0, 12, 4, 0, "rows_per_chunk"},
+        {PIEC, 0, 12, 4, 4, "rows_per_chunk"},
+        {PIEC, 0, 16, 8, 1, "off"},
+        {PIEC, 0, 16, 8, 0, "off"},
+        {PIEC, 0, 16, 8, UINT64_MAX - 63, "off"},
+        {PIEC, 0, 24, 8, UINT64_MAX, "off"},
+        {PIEC, 0, 24, 8, 1, ""},
+        {PIEC, 0, 32, 8, 0, "usize"},
+        {PIEC, 0, 40, 8, 1, "first_chunk"},
+        {PIEC, 0, 40, 8, UINT64_MAX, "first_chunk"},
+        {PIEC, 0, 48, 4, 2, "n_chunks"},
+        {PIEC, 0, 48, 4, 0, "n_chunks"},
+        {PIEC, 0, 52, 4, 1, "reserved"},
+        {PIEC, 0, 56, 8, 1, "reserved"},
+        {CHNK, 0, 0, 8, 0, "off"},
+        {CHNK, 0, 0, 8, UINT64_MAX, "off"},
+        {CHNK, 0, 8, 4, 0xffffffff, ""},
+        {CHNK, 0, 8, 4, 0, ""},
+        {CHNK, 0, 12, 4, 0, "usize"},
+        {CHNK, 0, 24, 1, 2, "codec"},
+        {CHNK, 0, 25, 1, 1, "filter"},
+        {CHNK, 0, 26, 1, 2, "filter"},
+        {CHNK, 0, 27, 1, 2, "filter"},
+        {CHNK, 0, 24, 1, 1, ""},
+        {CHNK, 0, 28, 4, 1, "reserved"},
+        {SEGM, 0, 0, 4, 5, ""},
+        {SEGM, 0, 4, 2, 1, ""},
+        {SEGM, 0, 6, 2, 1, ""},
+        {SEGM, 0, 8, 8, 8192, ""},
+        {SEGM, 0, 8, 8, 1, "4096"},
+        {SEGM, 0, 16, 8, 1, "union"},
+        {SEGM, 2, 0, 4, 0xffffffff, "ascend"},
+        {BLOB, 0, 6, 2, 2, "flags"},
+        {BLOB, 0, 6, 2, 1, "csize"},
+        {BLOB, 0, 8, 8, 8, "off"},
+        {BLOB, 0, 16, 8, UINT64_MAX, "csize"},
+        {BLOB, 0, 24, 8, UINT64_MAX, "csize"},
+        {BLOB, 0, 0, 4, 0, "slash|name"},
+        {KEYV, 0, 0, 4, 0xffffffff, "KEYV"},
+        {KEYV, 0, 4, 4, 1, "KEYV"},
+        {PROV, 0, 0, 1, 0xff, "UTF-8"},
+        {STRS, 0, 0, 1, '/', ""},
+        {STRS, 0, 10, 1, 1, ""},
+        {STRS, 0, 10, 1, 0xc0, ""},
     };
     UNUSED(state);
     size_t n;
@@ -581,7 +716,8 @@ static void test_rules(void **state)
         tess_status st = try_open(path, &e);
         bool found = strstr(r->text, "|") != NULL || strstr(e.text, r->text) != NULL;
         if (st >= 0 || st == TESS_E_CHECKSUM || !found || !strstr(e.text, "rule.tess"))
-            fail_msg("rule %zu (kind %u, off %u, value %llu): status %d, \"%s\", want \"%s\"", i, r->kind, r->off, (unsigned long long)r->value, st, e.text, r->text);
+            fail_msg("rule %zu (kind %u, off %u, value %llu): status %d, \"%s\", want \"%s\"", i, r->kind,
+                     r->off, (unsigned long long)r->value, st, e.text, r->text);
         memcpy(field, keep, 8);
     }
     rehash(p, n, false);
@@ -612,7 +748,8 @@ static void test_bad_frames(void **state)
             if (data[pos] == old[0]) continue;
             rehash(p, n, true);
             spill(path, p, n);
-            if (!count_errors(path, CT_VERIFY_DEEP)) fail_msg("chunk %llu byte %llu", (unsigned long long)c, (unsigned long long)pos);
+            if (!count_errors(path, CT_VERIFY_DEEP))
+                fail_msg("chunk %llu byte %llu", (unsigned long long)c, (unsigned long long)pos);
             seen++;
             memcpy(data + pos, old, 1);
         }
@@ -630,7 +767,8 @@ static void test_swapped_chunks(void **state)
     uint64_t len;
     uint32_t rec = 1;
     uint64_t pieces = rh_section(p, n, PIEC, &len, &rec), a = 0, b = 0;
-    for (uint64_t i = 0; i < len / rec && !b; i++) /* two pieces of the same size: the norms of both layers, f32[90] */
+    for (uint64_t i = 0; i < len / rec && !b;
+         i++) /* two pieces of the same size: the norms of both layers, f32[90] */
         for (uint64_t j = i + 1; j < len / rec && !b; j++) {
             const uint8_t *x = p + pieces + i * rec, *y = p + pieces + j * rec;
             if (rd64(x + 24) == rd64(y + 24) && rd32(x) != rd32(y)) {
@@ -715,7 +853,8 @@ static void test_cut_while_open(void **state)
     ct_close(f);
 }
 
-/* A file of format 1.0 as the first version wrote it; every later version reads it. TESS_WRITE_GOLDEN=FILE writes one. */
+/* A file of format 1.0 as the first version wrote it; every later version reads it. TESS_WRITE_GOLDEN=FILE
+ * writes one. */
 static void make_golden(model *m)
 {
     *m = (model){0};
@@ -732,12 +871,17 @@ static void make_golden(model *m)
 static void test_golden(void **state)
 {
     UNUSED(state);
-    static const char *const files[] = {"tests/data/container-1.0-raw.tess", "tests/data/container-1.0-zstd.tess"};
+    static const char *const files[] = {"tests/data/container-1.0-raw.tess",
+                                        "tests/data/container-1.0-zstd.tess"};
     model m;
     make_golden(&m);
     for (uint32_t i = 0; i < 2; i++) {
         ct_file *f;
-        if (getenv("TESS_WRITE_GOLDEN")) OK(write_model(&m, files[i], (ct_write_options){.tp = 2, .store = i ? CT_STORE_ZSTD : CT_STORE_RAW, .force = true}, NULL, err));
+        if (getenv("TESS_WRITE_GOLDEN"))
+            OK(write_model(
+                &m, files[i],
+                (ct_write_options){.tp = 2, .store = i ? CT_STORE_ZSTD : CT_STORE_RAW, .force = true}, NULL,
+                err));
         OK(ct_open(files[i], 0, &mem_libc, &f, err));
         check_file(&m, f);
         verify_good(f, NULL);
@@ -756,9 +900,11 @@ static void test_split(void **state)
     char name[64];
     size_t n1, n2;
     make_model(&m, DT_F32, false);
-    OK(write_model(&m, at("set.tess"), (ct_write_options){.tp = 3, .store = CT_STORE_AUTO, .split_max = 200000}, NULL, err));
+    OK(write_model(&m, at("set.tess"), (ct_write_options){.tp = 3, .store = CT_STORE_AUTO, .split_max = 200000},
+                   NULL, err));
     assert_false(os_exists(at("set.tess")));
-    OK(write_model(&m, at("one.tess"), (ct_write_options){.tp = 3, .store = CT_STORE_AUTO, .split_max = 1u << 30}, NULL, err));
+    OK(write_model(&m, at("one.tess"),
+                   (ct_write_options){.tp = 3, .store = CT_STORE_AUTO, .split_max = 1u << 30}, NULL, err));
     assert_true(os_exists(at("one.tess")));
     uint32_t parts = 0;
     for (uint32_t c = 2; c < 20 && !parts; c++) {
@@ -781,7 +927,8 @@ static void test_split(void **state)
     }
     /* the second part of another conversion of the same tensors */
     m.noise = true;
-    OK(write_model(&m, at("other.tess"), (ct_write_options){.tp = 3, .store = CT_STORE_RAW, .split_max = 200000}, NULL, err));
+    OK(write_model(&m, at("other.tess"),
+                   (ct_write_options){.tp = 3, .store = CT_STORE_RAW, .split_max = 200000}, NULL, err));
     char path2[64];
     snprintf(path2, sizeof path2, "set-00002-of-%05u.tess", parts);
     uint8_t *p1 = slurp(at(path2), &n1);
@@ -831,7 +978,8 @@ static void test_write_errors(void **state)
     assert_int_equal(write_model(&m, at("no/such/w.tess"), (ct_write_options){.tp = 1}, NULL, &e), TESS_E_IO);
     for (uint32_t store = 0; store < 3; store++) {
         m.fail_at = 5;
-        assert_int_equal(write_model(&m, at("x.tess"), (ct_write_options){.tp = 1, .store = store}, NULL, &e), TESS_E_IO);
+        assert_int_equal(write_model(&m, at("x.tess"), (ct_write_options){.tp = 1, .store = store}, NULL, &e),
+                         TESS_E_IO);
         assert_string_equal(e.text, "the source broke");
     }
     m.fail_at = 0;
@@ -843,7 +991,10 @@ static void test_write_errors(void **state)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
     for (uint32_t store = 0; store < 3; store++)
         for (uint64_t split = 0; split < 200000; split += 150000)
-            assert_int_equal(write_model(&m, at("x.tess"), (ct_write_options){.tp = 2, .store = store, .split_max = split}, NULL, &e), TESS_E_IO);
+            assert_int_equal(write_model(&m, at("x.tess"),
+                                         (ct_write_options){.tp = 2, .store = store, .split_max = split}, NULL,
+                                         &e),
+                             TESS_E_IO);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
     signal(SIGXFSZ, handler);
     assert_int_equal(count_dir(), before); /* no temporary file is left */
@@ -861,7 +1012,14 @@ static void test_writer_arguments(void **state)
     OK(ct_add_axis(w, &x, &i, err));
     x.leaf[1] = 4;
     assert_int_equal(ct_add_axis(w, &x, &i, &e), TESS_E_ARG);
-    ct_tensor good = {.name = (char *)(uintptr_t)"a", .dtype = DT_BF16, .rank = 2, .shape = {100, 10}, .layer = -1, .alias = CT_NO_ALIAS, .split_dim = 0}, t = good;
+    ct_tensor good = {.name = (char *)(uintptr_t) "a",
+                      .dtype = DT_BF16,
+                      .rank = 2,
+                      .shape = {100, 10},
+                      .layer = -1,
+                      .alias = CT_NO_ALIAS,
+                      .split_dim = 0},
+              t = good;
     OK(ct_add_tensor(w, &t, &i, err));
     static const char *const names[] = {"", "/x", "../x", "a/../b", "a\nb", "\xff", "\xc2\x85"};
     for (size_t k = 0; k < ARRAY_LEN(names); k++) {
@@ -899,7 +1057,8 @@ static void test_reproducible(void **state)
     size_t n1, n2;
     OK(pool_open(&mem_libc, 4, &p, err));
     for (uint32_t store = 0; store < 3; store++) {
-        OK(write_model(&m, at("r1.tess"), (ct_write_options){.tp = 4, .store = store, .force = true}, NULL, err));
+        OK(write_model(&m, at("r1.tess"), (ct_write_options){.tp = 4, .store = store, .force = true}, NULL,
+                       err));
         OK(write_model(&m, at("r2.tess"), (ct_write_options){.tp = 4, .store = store, .force = true}, p, err));
         uint8_t *a = slurp(at("r1.tess"), &n1), *b = slurp(at("r2.tess"), &n2);
         assert_int_equal(n1, n2);
@@ -1006,11 +1165,16 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trips), cmocka_unit_test(test_store_auto), cmocka_unit_test(test_blobs_and_kv), cmocka_unit_test(test_all_patterns),
-        cmocka_unit_test(test_flips), cmocka_unit_test(test_truncation), cmocka_unit_test(test_rules), cmocka_unit_test(test_bad_frames),
-        cmocka_unit_test(test_swapped_chunks), cmocka_unit_test(test_padding), cmocka_unit_test(test_tile_padding), cmocka_unit_test(test_cut_while_open), cmocka_unit_test(test_golden), cmocka_unit_test(test_split), cmocka_unit_test(test_write_errors),
-        cmocka_unit_test(test_writer_arguments), cmocka_unit_test(test_reproducible), cmocka_unit_test(test_not_containers), cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_round_trips),    cmocka_unit_test(test_store_auto),
+        cmocka_unit_test(test_blobs_and_kv),   cmocka_unit_test(test_all_patterns),
+        cmocka_unit_test(test_flips),          cmocka_unit_test(test_truncation),
+        cmocka_unit_test(test_rules),          cmocka_unit_test(test_bad_frames),
+        cmocka_unit_test(test_swapped_chunks), cmocka_unit_test(test_padding),
+        cmocka_unit_test(test_tile_padding),   cmocka_unit_test(test_cut_while_open),
+        cmocka_unit_test(test_golden),         cmocka_unit_test(test_split),
+        cmocka_unit_test(test_write_errors),   cmocka_unit_test(test_writer_arguments),
+        cmocka_unit_test(test_reproducible),   cmocka_unit_test(test_not_containers),
+        cmocka_unit_test(test_faults),         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests_name("container", tests, set_up, tear_down);
 }

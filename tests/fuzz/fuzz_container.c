@@ -1,9 +1,10 @@
 /*
  * fuzz_container.c - the container reader on hostile files whose hashes are right.
  *
- * An input that starts like a .tess file is one. Any other input is a list of edits of 12 bytes (u8 place, u8 width, u16
- * position, u64 value) to a good small file which is made at the start: so the fuzzer works on fields and not on bytes that no
- * rule looks at. Then every hash is made right, the file is opened, and all that a caller may do with it is done.
+ * An input that starts like a .tess file is one. Any other input is a list of edits of 12 bytes (u8 place, u8
+ * width, u16 position, u64 value) to a good small file which is made at the start: so the fuzzer works on
+ * fields and not on bytes that no rule looks at. Then every hash is made right, the file is opened, and all
+ * that a caller may do with it is done.
  *
  * Built with -DFUZZ_PLAIN it is a program that runs the files named on its command line.
  */
@@ -24,9 +25,12 @@ static size_t base_len;
 static int fd = -1;
 static char path[] = "/tmp/fuzz_container.XXXXXX";
 
-static tess_status give(void *user, uint32_t t, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k, void *dst, uint32_t thread, tess_error *err)
+static tess_status give(void *user, uint32_t t, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k,
+                        void *dst, uint32_t thread, tess_error *err)
 {
-    size_t n = t == 2 ? n_rows * n_k * 4 : t == 3 ? ceil_div(n_rows, 8) * ceil_div(n_k, 32) * Q8_TILE : n_rows * n_k * 2;
+    size_t n = t == 2   ? n_rows * n_k * 4
+               : t == 3 ? ceil_div(n_rows, 8) * ceil_div(n_k, 32) * Q8_TILE
+                        : n_rows * n_k * 2;
     UNUSED(user); UNUSED(row0); UNUSED(k0); UNUSED(thread); UNUSED(err);
     memset(dst, 0x3c, n);
     return TESS_OK;
@@ -35,28 +39,60 @@ static tess_status give(void *user, uint32_t t, uint64_t row0, uint64_t n_rows, 
 /* Four tensors: coded bf16 by rows, raw f16 by columns, a vector, coded q8; an alias; a blob; key-values. */
 static bool make_base(void)
 {
-    arch_axis x = {.kind = AXIS_FFN, .unit = 32, .dim = 100, .n_units = 4, .n_leaves = 4, .leaf = {0, 1, 2, 3, 4}};
-    ct_write_options o = {.kind = CT_KIND_MODEL, .tp = 2, .store = CT_STORE_ZSTD, .force = true, .writer = "fuzz"};
+    arch_axis x = {
+        .kind = AXIS_FFN, .unit = 32, .dim = 100, .n_units = 4, .n_leaves = 4, .leaf = {0, 1, 2, 3, 4}};
+    ct_write_options o = {
+        .kind = CT_KIND_MODEL, .tp = 2, .store = CT_STORE_ZSTD, .force = true, .writer = "fuzz"};
     const ct_tensor t[] = {
-        {.name = (char *)(uintptr_t)"a", .dtype = DT_BF16, .rank = 2, .shape = {100, 24}, .layer = 0, .alias = CT_NO_ALIAS},
-        {.name = (char *)(uintptr_t)"b", .dtype = DT_F16, .rank = 2, .shape = {12, 100}, .layer = 0, .alias = CT_NO_ALIAS, .split_dim = 1},
-        {.name = (char *)(uintptr_t)"c", .dtype = DT_F32, .rank = 1, .shape = {100}, .layer = -1, .alias = CT_NO_ALIAS},
-        {.name = (char *)(uintptr_t)"d", .dtype = DT_Q8, .rank = 2, .shape = {12, 40}, .layer = 1, .alias = CT_NO_ALIAS, .split_dim = 255},
-        {.name = (char *)(uintptr_t)"e", .dtype = DT_BF16, .rank = 2, .shape = {100, 24}, .layer = -1, .alias = 0},
+        {.name = (char *)(uintptr_t) "a",
+         .dtype = DT_BF16,
+         .rank = 2,
+         .shape = {100, 24},
+         .layer = 0,
+         .alias = CT_NO_ALIAS},
+        {.name = (char *)(uintptr_t) "b",
+         .dtype = DT_F16,
+         .rank = 2,
+         .shape = {12, 100},
+         .layer = 0,
+         .alias = CT_NO_ALIAS,
+         .split_dim = 1},
+        {.name = (char *)(uintptr_t) "c",
+         .dtype = DT_F32,
+         .rank = 1,
+         .shape = {100},
+         .layer = -1,
+         .alias = CT_NO_ALIAS},
+        {.name = (char *)(uintptr_t) "d",
+         .dtype = DT_Q8,
+         .rank = 2,
+         .shape = {12, 40},
+         .layer = 1,
+         .alias = CT_NO_ALIAS,
+         .split_dim = 255},
+        {.name = (char *)(uintptr_t) "e",
+         .dtype = DT_BF16,
+         .rank = 2,
+         .shape = {100, 24},
+         .layer = -1,
+         .alias = 0},
     };
     ct_writer *w;
     kvs_builder *b;
     void *kv_bytes = NULL;
     size_t len;
     uint32_t i;
-    bool ok = ct_writer_open(path, &o, &mem_libc, &w, NULL) == TESS_OK && kvs_builder_open(&mem_libc, &b, NULL) == TESS_OK;
+    bool ok = ct_writer_open(path, &o, &mem_libc, &w, NULL) == TESS_OK &&
+              kvs_builder_open(&mem_libc, &b, NULL) == TESS_OK;
     if (!ok) return false;
     kvs_put_u64(b, "n", 3);
-    ok = kvs_build(b, &kv_bytes, &len, NULL) == TESS_OK && ct_set_kv(w, kv_bytes, len, NULL) == TESS_OK && ct_add_axis(w, &x, &i, NULL) == TESS_OK;
+    ok = kvs_build(b, &kv_bytes, &len, NULL) == TESS_OK && ct_set_kv(w, kv_bytes, len, NULL) == TESS_OK &&
+         ct_add_axis(w, &x, &i, NULL) == TESS_OK;
     for (size_t k = 0; k < ARRAY_LEN(t); k++) ok = ok && ct_add_tensor(w, &t[k], &i, NULL) == TESS_OK;
     char text[300];
     memset(text, 'x', sizeof text);
-    ok = ok && ct_add_blob(w, "blob", text, sizeof text, NULL) == TESS_OK && ct_write(w, NULL, give, NULL, NULL, NULL, NULL) == TESS_OK;
+    ok = ok && ct_add_blob(w, "blob", text, sizeof text, NULL) == TESS_OK &&
+         ct_write(w, NULL, give, NULL, NULL, NULL, NULL) == TESS_OK;
     kvs_builder_close(b);
     mem_free(&mem_libc, kv_bytes);
     ct_writer_close(w);
@@ -112,7 +148,8 @@ static void edit(uint8_t *p, size_t n, const uint8_t *e)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    if (fd < 0 && ((fd = mkstemp(path)) < 0 || !make_base() || close(fd) != 0 || (fd = open(path, O_RDWR)) < 0)) abort();
+    if (fd < 0 && ((fd = mkstemp(path)) < 0 || !make_base() || close(fd) != 0 || (fd = open(path, O_RDWR)) < 0))
+        abort();
     bool whole = size >= 8 && memcmp(data, base, 8) == 0;
     size_t n = whole ? size : base_len;
     if (n > FILE_MAX) return 0;
@@ -121,8 +158,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(p, whole ? data : base, n);
     for (size_t i = 0; !whole && i + EDIT <= size; i += EDIT) edit(p, n, data + i);
     rehash(p, n, true);
-    ct_file *c; /* the file is written in place: truncating it to nothing first would make the disk wait each time */
-    if (pwrite(fd, p, n, 0) == (ssize_t)n && ftruncate(fd, (off_t)n) == 0 && ct_open(path, 0, &mem_libc, &c, NULL) == TESS_OK) {
+    ct_file *
+        c; /* the file is written in place: truncating it to nothing first would make the disk wait each time */
+    if (pwrite(fd, p, n, 0) == (ssize_t)n && ftruncate(fd, (off_t)n) == 0 &&
+        ct_open(path, 0, &mem_libc, &c, NULL) == TESS_OK) {
         read_all(c);
         ct_close(c);
     }
