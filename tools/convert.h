@@ -1,0 +1,52 @@
+/*
+ * convert.h - the parts of convert-hf: options, the opened SRC with everything that goes into a container, writing, export.
+ *
+ *   convert-hf.c        options and the steps
+ *   convert_load.c      SRC: weights, arch, key-values, blobs
+ *   convert_write.c     SRC to .tess
+ *   convert_export.c    .tess to a Hugging Face directory
+ */
+#ifndef TESS_CONVERT_H
+#define TESS_CONVERT_H
+#include "cli.h"
+#include "container.h"
+#include "family.h"
+
+#define CONVERTER "tessera 0.1.0"
+
+typedef struct {
+    const char *src, *out, *export_dir;
+    uint32_t dtype;       /* DT_*; 0 = auto: as in the source */
+    uint32_t tp, store, threads;
+    uint64_t split_max;
+    bool force, refresh;
+} convert_options;
+
+enum { CONVERT_MAX_BLOBS = 32 };
+typedef struct { const char *name; char *data; size_t len; } convert_blob;
+
+/* An opened SRC. s is NULL when it holds a tokenizer only. */
+typedef struct {
+    mem m;
+    source *s;
+    weight_plan plan;
+    arch a;
+    uint32_t kind;        /* CT_KIND_MODEL or CT_KIND_TOKENIZER */
+    const family *fam;
+    void *kv;
+    size_t kv_len;
+    convert_blob blob[CONVERT_MAX_BLOBS];
+    uint32_t n_blobs;
+} convert_source;
+
+/* Opens o->src, whatever it is. With o->refresh the key-values of a .tess are built anew from its blobs. */
+tess_status convert_load(const convert_options *o, const mem *m, convert_source *c, tess_error *err);
+void convert_unload(convert_source *c);
+const convert_blob *convert_find_blob(const convert_source *c, const char *name);
+
+/* Number of SIGINT and SIGTERM so far; work ends with TESS_E_CANCELLED when it is not 0. */
+bool convert_interrupted(void);
+
+tess_status convert_write(const convert_options *o, const convert_source *c, tess_error *err);
+tess_status convert_export(const convert_options *o, const convert_source *c, tess_error *err);
+#endif
