@@ -93,8 +93,9 @@ typedef struct { op_kv kv; op_batch b; const float *k, *v; size_t ks, vs; } op_k
  *   M' = max(M, m); a = exp(M - M'); b = exp(m - M'); L' = fma(L, a, l * b); O'[d] = fma(O[d], a, o[d] * b).
  * out = (O * c) / L (division), c = 1. sinks: not NULL: after the last chunk M' = max(M, sink[h]); c = exp(M - M');
  * L' = fma(L, c, exp(sink[h] - M')).
- * scratch: op_attn_scratch() floats. Threads take (row, kv head) pairs; with few rows the chunks are split over the
- * threads as well, which needs the barrier callback between chunks and merge. */
+ * Rows of one sequence are consecutive, in ascending positions. Pages wholly before every row's window may be gone.
+ * Threads take (row, kv head) pairs; with few rows the chunks are split over the threads as well, when barrier is not NULL and
+ * scratch holds op_attn_scratch() floats (fewer: not split). The barrier is called by all threads of the operation or by none. */
 typedef struct {
     op_kv kv; op_batch b; const float *q; size_t qs; uint32_t n_heads, q_head0, group, kv_head0;
     float scale, softcap; uint32_t window; const float *sinks; float *out; size_t os;
@@ -133,7 +134,7 @@ extern const op_table op_table_avx2;
 const op_table *op_table_get(const char *name);
 /* Floats of scratch that attn needs for n_tokens rows of n_heads heads, positions < max_pos, n_threads threads. */
 size_t op_attn_scratch(uint32_t n_tokens, uint32_t n_heads, uint32_t v_dim, uint32_t max_pos, uint32_t n_threads);
-/* Bytes of one layer and head of a page; fills v_off, s_off, head_bytes from dtype, page_tokens, k_dim, v_dim (64-byte multiples). */
+/* Fills v_off, s_off and head_bytes (64-byte multiples) from dtype, page_tokens, k_dim, v_dim. */
 void op_kv_layout(op_kv *kv);
 float op_exp(float x); /* the one exponential; monotone, exp(0) = 1, underflows to 0, max error 2 ulp */
 float op_tanh(float x);
