@@ -60,7 +60,8 @@ static const char *need_char(tj_reader *r, const json_t *o, const char *path, co
 {
     const char *s = need_str(r, o, path, key, len);
     uint32_t cp;
-    if (r->st == TESS_OK && (*len == 0 || utf8_decode(s, *len, &cp) != *len)) tj_fail(r, TESS_E_FORMAT, "%s.%s is not one character", path, key);
+    if (r->st == TESS_OK && (*len == 0 || utf8_decode(s, *len, &cp) != *len))
+        tj_fail(r, TESS_E_FORMAT, "%s.%s is not one character", path, key);
     return s;
 }
 
@@ -86,7 +87,8 @@ static const char *need_pattern(tj_reader *r, const json_t *o, const char *path,
     const json_t *v = text ? text : regex;
     *len = 0;
     *kind = text ? TOK_PAT_LITERAL : TOK_PAT_REGEX;
-    if (!json_is_string(v)) return tj_fail(r, TESS_E_FORMAT, "%s.pattern is neither {\"String\": ...} nor {\"Regex\": ...}", path), "";
+    if (!json_is_string(v))
+        return tj_fail(r, TESS_E_FORMAT, "%s.pattern is neither {\"String\": ...} nor {\"Regex\": ...}", path), "";
     *len = json_string_length(v);
     pattern *made;
     tess_error why;
@@ -97,10 +99,11 @@ static const char *need_pattern(tj_reader *r, const json_t *o, const char *path,
     return json_string_value(v);
 }
 
-static void op(tj_reader *r, spec_ops *o, const char *path, uint32_t code, uint32_t a, uint32_t b, uint32_t c, const char *t0, size_t n0,
-               const char *t1, size_t n1)
+static void op(tj_reader *r, spec_ops *o, const char *path, uint32_t code, uint32_t a, uint32_t b, uint32_t c, const char *t0,
+               size_t n0, const char *t1, size_t n1)
 {
-    if (r->st == TESS_OK && !tok_spec_op(o, code, a, b, c, t0, n0, t1, n1)) tj_fail(r, TESS_E_UNSUPPORTED, "%s: more than %d operations", path, TOK_OPS_MAX);
+    if (r->st == TESS_OK && !tok_spec_op(o, code, a, b, c, t0, n0, t1, n1))
+        tj_fail(r, TESS_E_UNSUPPORTED, "%s: more than %d operations", path, TOK_OPS_MAX);
 }
 #define OP(list, code, a, b, c) op(r, list, path, code, a, b, c, NULL, 0, NULL, 0)
 
@@ -205,7 +208,8 @@ static void read_decoder(tj_reader *r, const json_t *o, const char *path, const 
     } else if (strcmp(type, "Strip") == 0) {
         const char *t = need_char(r, o, path, "content", &n0);
         int64_t start = tj_int(r, o, path, "start", 0), stop = tj_int(r, o, path, "stop", 0);
-        if (start < 0 || start >= INT32_MAX || stop < 0 || stop >= INT32_MAX) tj_fail(r, TESS_E_FORMAT, "%s: start or stop is out of range", path);
+        if (start < 0 || start >= INT32_MAX || stop < 0 || stop >= INT32_MAX)
+            tj_fail(r, TESS_E_FORMAT, "%s: start or stop is out of range", path);
         op(r, list, path, TOK_D_STRIP, (uint32_t)start, (uint32_t)stop, 0, t, n0, NULL, 0);
     } else if (strcmp(type, "Metaspace") == 0) {
         const char *t = need_char(r, o, path, "replacement", &n0);
@@ -264,7 +268,8 @@ static void read_template(tj_reader *r, const json_t *o, const char *path)
         const char *id = need_str(r, seq ? seq : sp, path, "id", &len);
         if (r->st < 0) return;
         if (seq) {
-            if (strcmp(id, "A") != 0) tj_fail(r, TESS_E_UNSUPPORTED, "%s.single[%zu]: sequence \"%.20s\" is not supported", path, i, id);
+            if (strcmp(id, "A") != 0)
+                tj_fail(r, TESS_E_UNSUPPORTED, "%s.single[%zu]: sequence \"%.20s\" is not supported", path, i, id);
             post_put(r, path, -1);
             continue;
         }
@@ -272,7 +277,8 @@ static void read_template(tj_reader *r, const json_t *o, const char *path)
         if (!json_is_array(ids)) tj_fail(r, TESS_E_FORMAT, "%s.special_tokens has no \"%.60s\"", path, id);
         for (size_t k = 0; r->st == TESS_OK && k < json_array_size(ids); k++) {
             const json_t *v = json_array_get(ids, k);
-            if (!json_is_integer(v) || json_integer_value(v) < 0) tj_fail(r, TESS_E_FORMAT, "%s.special_tokens \"%.60s\": not an id", path, id);
+            if (!json_is_integer(v) || json_integer_value(v) < 0)
+                tj_fail(r, TESS_E_FORMAT, "%s.special_tokens \"%.60s\": not an id", path, id);
             else post_put(r, path, json_integer_value(v));
         }
     }
@@ -307,10 +313,11 @@ static void read_post(tj_reader *r, const json_t *o, const char *path, const cha
 
 void tj_read_ops(tj_reader *r, const json_t *root)
 {
-    static const struct { const char *key, *list; element_fn read; } kinds[] = {{"normalizer", "normalizers", read_normalizer},
-                                                                                {"pre_tokenizer", "pretokenizers", read_pre_tokenizer},
-                                                                                {"decoder", "decoders", read_decoder},
-                                                                                {"post_processor", "processors", read_post}};
+    static const struct { const char *key, *list; element_fn read;
+    } kinds[] = {{"normalizer", "normalizers", read_normalizer},
+                 {"pre_tokenizer", "pretokenizers", read_pre_tokenizer},
+                 {"decoder", "decoders", read_decoder},
+                 {"post_processor", "processors", read_post}};
     for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
         const json_t *o = member(root, kinds[i].key);
         if (o && r->st == TESS_OK) read_element(r, o, kinds[i].key, kinds[i].list, kinds[i].read, 0);

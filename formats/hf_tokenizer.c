@@ -26,7 +26,8 @@ static bool read_vocab(tj_reader *r, const json_t *vocab)
     if (!json_is_object(vocab)) return tj_fail(r, TESS_E_FORMAT, "model.vocab is not an object");
     json_object_keylen_foreach(o, key, key_len, v)
     {
-        if (!json_is_integer(v) || json_integer_value(v) < 0) return tj_fail(r, TESS_E_FORMAT, "model.vocab \"%.60s\": not an id", key);
+        if (!json_is_integer(v) || json_integer_value(v) < 0)
+            return tj_fail(r, TESS_E_FORMAT, "model.vocab \"%.60s\": not an id", key);
         if (json_integer_value(v) > top) top = json_integer_value(v);
     }
     if ((uint64_t)(top + 1) > 4 * (uint64_t)json_object_size(vocab) + 65536)
@@ -36,7 +37,8 @@ static bool read_vocab(tj_reader *r, const json_t *vocab)
     json_object_keylen_foreach(o, key, key_len, v)
     {
         size_t id = (size_t)json_integer_value(v);
-        if (s->text[id]) return tj_fail(r, TESS_E_FORMAT, "model.vocab: \"%.60s\" and \"%.60s\" both have id %zu", s->text[id], key, id);
+        if (s->text[id])
+            return tj_fail(r, TESS_E_FORMAT, "model.vocab: \"%.60s\" and \"%.60s\" both have id %zu", s->text[id], key, id);
         s->text[id] = key;
         s->len[id] = key_len;
     }
@@ -96,7 +98,8 @@ static bool read_merges(tj_reader *r, const json_t *vocab, const json_t *merges)
         if (json_is_string(m) && strncmp(json_string_value(m), "#version", 8) == 0) continue;
         if (!merge_sides(m, side, len)) tj_fail(r, TESS_E_FORMAT, "model.merges[%zu] is not a pair of texts", i);
         else if (!merge_ids(vocab, side, len, prefix, &joined, s->merges + s->n_merges * 3))
-            tj_fail(r, TESS_E_FORMAT, "model.merges[%zu]: \"%.60s\" and \"%.60s\" or what they make is not in the vocabulary", i, side[0], side[1]);
+            tj_fail(r, TESS_E_FORMAT, "model.merges[%zu]: \"%.60s\" and \"%.60s\" or what they make is not in the vocabulary", i,
+                    side[0], side[1]);
         s->n_merges++;
     }
     buf_free(&joined);
@@ -108,7 +111,8 @@ static void warn_no_merges(const tok_spec *s)
     for (uint32_t i = 0; i < s->n_vocab && s->n_merges == 0; i++) {
         uint32_t cp;
         if (!s->text[i] || s->len[i] == 0 || utf8_decode(s->text[i], s->len[i], &cp) == s->len[i]) continue;
-        mem_log(s->m, TESS_LOG_WARN, "tokenizer.json: the merge list is empty though the vocabulary has longer entries, such as \"%.60s\"", s->text[i]);
+        mem_log(s->m, TESS_LOG_WARN,
+                "tokenizer.json: the merge list is empty though the vocabulary has longer entries, such as \"%.60s\"", s->text[i]);
         return;
     }
 }
@@ -130,13 +134,15 @@ static bool read_bpe(tj_reader *r, const json_t *model)
     const json_t *vocab = json_object_get(model, "vocab"), *dropout = json_object_get(model, "dropout");
     size_t len;
     s->model = "bpe";
-    if (json_is_number(dropout) && json_number_value(dropout) != 0) return tj_fail(r, TESS_E_UNSUPPORTED, "model.dropout is not supported");
+    if (json_is_number(dropout) && json_number_value(dropout) != 0)
+        return tj_fail(r, TESS_E_UNSUPPORTED, "model.dropout is not supported");
     s->prefix = tj_str(r, model, "model", "continuing_subword_prefix", &len);
     s->suffix = tj_str(r, model, "model", "end_of_word_suffix", &len);
     if (tj_bool(r, model, "model", "fuse_unk", false)) s->flags |= TOK_MODEL_FUSE_UNK;
     if (tj_bool(r, model, "model", "byte_fallback", false)) s->flags |= TOK_MODEL_BYTE_FALLBACK;
     if (tj_bool(r, model, "model", "ignore_merges", false)) s->flags |= TOK_MODEL_IGNORE_MERGES;
-    if (!read_vocab(r, vocab) || !read_unk(r, model, vocab) || !read_merges(r, vocab, json_object_get(model, "merges"))) return false;
+    if (!read_vocab(r, vocab) || !read_unk(r, model, vocab) || !read_merges(r, vocab, json_object_get(model, "merges")))
+        return false;
     warn_no_merges(s);
     return true;
 }
@@ -170,7 +176,8 @@ static bool read_unigram(tj_reader *r, const json_t *model)
     if (!s->scores) return tj_fail(r, TESS_E_NOMEM, "no memory for %zu tokens", n);
     for (size_t i = 0; i < n; i++) {
         const json_t *pair = json_array_get(vocab, i), *text = json_array_get(pair, 0), *score = json_array_get(pair, 1);
-        if (!json_is_string(text) || !json_is_number(score)) return tj_fail(r, TESS_E_FORMAT, "model.vocab[%zu] is not [text, score]", i);
+        if (!json_is_string(text) || !json_is_number(score))
+            return tj_fail(r, TESS_E_FORMAT, "model.vocab[%zu] is not [text, score]", i);
         s->text[i] = json_string_value(text);
         s->len[i] = json_string_length(text);
         s->scores[i] = json_number_value(score);
@@ -211,8 +218,14 @@ static spec_added *find_added(tok_spec *s, const json_t *known, const char *text
  * tokenizers. A text that comes twice has the flags of its last entry. */
 static bool add_token(tj_reader *r, const json_t *o, size_t i, id_space *ids, json_t *known)
 {
-    static const struct { const char *key; uint8_t flag; } flags[] = {{"single_word", TOK_ADDED_SINGLE_WORD}, {"lstrip", TOK_ADDED_LSTRIP},
-        {"rstrip", TOK_ADDED_RSTRIP}, {"normalized", TOK_ADDED_NORMALIZED}, {"special", TOK_ADDED_SPECIAL}};
+    static const struct {
+        const char *key;
+        uint8_t flag;
+    } flags[] = {{"single_word", TOK_ADDED_SINGLE_WORD},
+                 {"lstrip", TOK_ADDED_LSTRIP},
+                 {"rstrip", TOK_ADDED_RSTRIP},
+                 {"normalized", TOK_ADDED_NORMALIZED},
+                 {"special", TOK_ADDED_SPECIAL}};
     tok_spec *s = r->spec;
     char path[40];
     snprintf(path, sizeof path, "added_tokens[%zu]", i);
@@ -228,7 +241,8 @@ static bool add_token(tj_reader *r, const json_t *o, size_t i, id_space *ids, js
     int64_t said = tj_int(r, o, path, "id", -1);
     a.id = (uint32_t)(id >= 0 ? (uint64_t)id : ids->next++);
     if (said >= 0 && said != (int64_t)a.id)
-        mem_log(s->m, TESS_LOG_WARN, "tokenizer.json: %s \"%.60s\" has id %u, not %lld as the file says", path, a.text, a.id, (long long)said);
+        mem_log(s->m, TESS_LOG_WARN, "tokenizer.json: %s \"%.60s\" has id %u, not %lld as the file says", path, a.text, a.id,
+                (long long)said);
     json_t *at = json_integer((json_int_t)s->n_added);
     if (json_object_setn_new_nocheck(known, a.text, a.len, at) != 0) return tj_fail(r, TESS_E_NOMEM, "no memory for added tokens");
     r->st = tok_spec_add(s, a, r->err);
@@ -256,7 +270,8 @@ static int64_t any_id(const tok_spec *s, const json_t *by_text, const char *text
 }
 
 /* Texts of bos_token and so on: a string, or an object with "content". */
-static tess_status put_named(const tok_spec *s, const json_t *by_text, const char *config, size_t len, kvs_builder *b, tess_error *err)
+static tess_status put_named(const tok_spec *s, const json_t *by_text, const char *config, size_t len, kvs_builder *b,
+                             tess_error *err)
 {
     static const char *const names[] = {"bos", "eos", "unk", "pad"};
     json_t *root;

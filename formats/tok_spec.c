@@ -27,7 +27,8 @@ tess_status tok_spec_vocab(tok_spec *s, uint64_t n, tess_error *err)
     return s->text && s->len ? TESS_OK : ERR(err, TESS_E_NOMEM, "no memory for a vocabulary of %llu tokens", (unsigned long long)n);
 }
 
-bool tok_spec_op(spec_ops *o, uint32_t code, uint32_t a, uint32_t b, uint32_t c, const char *t0, size_t n0, const char *t1, size_t n1)
+bool tok_spec_op(spec_ops *o, uint32_t code, uint32_t a, uint32_t b, uint32_t c, const char *t0, size_t n0, const char *t1,
+                 size_t n1)
 {
     if (o->n == TOK_OPS_MAX) return false;
     uint32_t *w = o->word + o->n * TOK_OP_WORDS;
@@ -42,7 +43,8 @@ bool tok_spec_op(spec_ops *o, uint32_t code, uint32_t a, uint32_t b, uint32_t c,
 
 tess_status tok_spec_add(tok_spec *s, spec_added a, tess_error *err)
 {
-    if (!mem_grow(s->m, &s->added, &s->added_cap, s->n_added + 1, sizeof *s->added)) return ERR(err, TESS_E_NOMEM, "no memory for added tokens");
+    if (!mem_grow(s->m, &s->added, &s->added_cap, s->n_added + 1, sizeof *s->added))
+        return ERR(err, TESS_E_NOMEM, "no memory for added tokens");
     s->added[s->n_added++] = a;
     return TESS_OK;
 }

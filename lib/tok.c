@@ -35,7 +35,8 @@ static tess_status ops_open(tok *t, const kvs *k, const char *key, const char *t
     const uint32_t *v = kvs_array(k, key, KV_U32S, &n);
     const kv *text = kvs_find(k, text_key);
     if (!v) return TESS_OK;
-    if (n % TOK_OP_WORDS || n / TOK_OP_WORDS > TOK_OPS_MAX || !text || text->type != KV_STRS || text->n != n / TOK_OP_WORDS * TOK_OP_TEXTS)
+    if (n % TOK_OP_WORDS || n / TOK_OP_WORDS > TOK_OPS_MAX || !text || text->type != KV_STRS ||
+        text->n != n / TOK_OP_WORDS * TOK_OP_TEXTS)
         return ERR(err, TESS_E_FORMAT, "%s and %s do not belong together", key, text_key);
     bool pre = out == &t->pre, dec = out == &t->dec;
     for (uint32_t i = 0; i < n / TOK_OP_WORDS; i++, v += TOK_OP_WORDS) {

@@ -90,7 +90,8 @@ static tess_status normalize_token(tok_run *r, tok *t, added_token *a)
     r->norm.text.len = r->norm.attr.len = 0;
     static const char zeros[64];
     bool ok = buf_put(&r->norm.text, a->text, a->len);
-    for (size_t i = 0; ok && i < a->len; i += MIN(sizeof zeros, a->len - i)) ok = buf_put(&r->norm.attr, zeros, MIN(sizeof zeros, a->len - i));
+    for (size_t i = 0; ok && i < a->len; i += MIN(sizeof zeros, a->len - i))
+        ok = buf_put(&r->norm.attr, zeros, MIN(sizeof zeros, a->len - i));
     if (!ok) return tok_run_nomem(r);
     TRY(norm_run(r));
     a->shown_len = r->norm.text.len;
@@ -106,7 +107,8 @@ static tess_status read_tokens(tok *t, const kvs *k, tess_error *err)
     const kv *text = kvs_find(k, TOK_K_ADDED_TEXT);
     if (n == 0 && !text) return TESS_OK;
     if (n > 1 << 24 || n_flags != n || !text || text->type != KV_STRS || text->n != n)
-        return ERR(err, TESS_E_FORMAT, "%s, %s and %s do not belong together", TOK_K_ADDED_IDS, TOK_K_ADDED_TEXT, TOK_K_ADDED_FLAGS);
+        return ERR(err, TESS_E_FORMAT, "%s, %s and %s do not belong together", TOK_K_ADDED_IDS, TOK_K_ADDED_TEXT,
+                   TOK_K_ADDED_FLAGS);
     if (n == 0) return TESS_OK;
     t->added = arena_alloc(&t->a, n, sizeof *t->added);
     if (!t->added) return ERR(err, TESS_E_NOMEM, "no memory for %llu added tokens", (unsigned long long)n);

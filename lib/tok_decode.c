@@ -51,7 +51,10 @@ static int byte_of_token(const char *s, size_t n)
     for (int k = 3; k < 5; k++) {
         char ch = s[k];
         bool plus = ch == '+' && k == 3; /* the number parser of tokenizers takes a sign */
-        int d = ch >= '0' && ch <= '9' ? ch - '0' : ch >= 'a' && ch <= 'f' ? ch - 'a' + 10 : ch >= 'A' && ch <= 'F' ? ch - 'A' + 10 : -1;
+        int d = ch >= '0' && ch <= '9'   ? ch - '0'
+                : ch >= 'a' && ch <= 'f' ? ch - 'a' + 10
+                : ch >= 'A' && ch <= 'F' ? ch - 'A' + 10
+                                         : -1;
         if (d < 0 && !plus) return -1;
         v = v * 16 + (plus ? 0 : d);
     }

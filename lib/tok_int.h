@@ -176,7 +176,10 @@ void tok_run_init(tok_run *r, const tok *t, tok_ids *out, tess_error *err);
 void tok_run_free(tok_run *r);
 tess_status tok_run_put(tok_run *r, const uint32_t *ids, size_t n);
 void *tok_run_work(tok_run *r, int which, size_t size); /* r->work[which], at least size bytes; NULL = no memory */
-static inline tess_status tok_run_nomem(tok_run *r) { return ERR(r->err, TESS_E_NOMEM, "no memory to tokenize %zu bytes of text", r->text_len); }
+static inline tess_status tok_run_nomem(tok_run *r)
+{
+    return ERR(r->err, TESS_E_NOMEM, "no memory to tokenize %zu bytes of text", r->text_len);
+}
 
 /* tok_norm.c: r->norm through the list of normalizers. */
 tess_status norm_run(tok_run *r);

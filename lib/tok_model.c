@@ -252,7 +252,8 @@ tess_status tok_model_open(tok *t, const kvs *k, tess_error *err)
     const char *name = kvs_str(k, TOK_K_MODEL, &n);
     t->flags = kvs_u64(k, TOK_K_FLAGS, 0);
     uint64_t unk = kvs_u64(k, TOK_K_UNK, TOK_NONE);
-    if (unk != TOK_NONE && unk >= t->n_vocab) return ERR(err, TESS_E_FORMAT, "%s: %llu is not an id", TOK_K_UNK, (unsigned long long)unk);
+    if (unk != TOK_NONE && unk >= t->n_vocab)
+        return ERR(err, TESS_E_FORMAT, "%s: %llu is not an id", TOK_K_UNK, (unsigned long long)unk);
     t->unk = (uint32_t)unk;
     t->prefix = kvs_str(k, TOK_K_PREFIX, &t->prefix_len);
     t->suffix = kvs_str(k, TOK_K_SUFFIX, &t->suffix_len);
@@ -263,7 +264,9 @@ tess_status tok_model_open(tok *t, const kvs *k, tess_error *err)
     }
     if (n == 7 && memcmp(name, "unigram", n) == 0) return t->model = MODEL_UNIGRAM, unigram_open(t, k, err);
     if (n == 9 && memcmp(name, "wordpiece", n) == 0) return t->model = MODEL_WORDPIECE, TESS_OK;
-    if (n != 3 || memcmp(name, "bpe", n) != 0) return ERR(err, TESS_E_UNSUPPORTED, "%s: \"%.*s\" is not known to this version", TOK_K_MODEL, (int)MIN(n, 40u), name ? name : "");
+    if (n != 3 || memcmp(name, "bpe", n) != 0)
+        return ERR(err, TESS_E_UNSUPPORTED, "%s: \"%.*s\" is not known to this version", TOK_K_MODEL, (int)MIN(n, 40u),
+                   name ? name : "");
     t->model = MODEL_BPE;
     t->byte_mode = wants_byte_mode(t) && find_byte_symbols(t);
     if (t->byte_mode) return TESS_OK;

@@ -64,7 +64,8 @@ static size_t decompose(const norm_text *in, size_t from, size_t to, utf8proc_op
         uint32_t c;
         int boundary = 0;
         from += uni_next(in->text.data + from, &c);
-        utf8proc_ssize_t k = utf8proc_decompose_char((int32_t)c, cp ? cp + n : NULL, cp ? (utf8proc_ssize_t)(cap - n) : 0, opt, &boundary);
+        utf8proc_ssize_t k =
+            utf8proc_decompose_char((int32_t)c, cp ? cp + n : NULL, cp ? (utf8proc_ssize_t)(cap - n) : 0, opt, &boundary);
         if (k < 0 || (cp && (size_t)k > cap - n)) return SIZE_MAX;
         n += (size_t)k;
     }

@@ -18,7 +18,8 @@ struct tok_stream {
     bool stopped;
 };
 
-tess_status tok_stream_open(const tok *t, uint32_t flags, const char *const *stop, uint32_t n_stop, tok_stream **out, tess_error *err)
+tess_status tok_stream_open(const tok *t, uint32_t flags, const char *const *stop, uint32_t n_stop, tok_stream **out,
+                            tess_error *err)
 {
     *out = NULL;
     tok_stream *s = mem_zalloc(&t->m, sizeof *s);

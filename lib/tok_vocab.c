@@ -52,7 +52,8 @@ static tess_status open_merges(tok *t, const kvs *k, tess_error *err)
 {
     uint64_t n;
     const uint32_t *v = kvs_array(k, TOK_K_MERGES, KV_U32S, &n);
-    if (n % 3 || n / 3 > UINT32_MAX / 4) return ERR(err, TESS_E_FORMAT, "%s: %llu numbers are not a list of merges", TOK_K_MERGES, (unsigned long long)n);
+    if (n % 3 || n / 3 > UINT32_MAX / 4)
+        return ERR(err, TESS_E_FORMAT, "%s: %llu numbers are not a list of merges", TOK_K_MERGES, (unsigned long long)n);
     n /= 3;
     uint32_t bits = 4;
     while ((UINT64_C(1) << bits) < n * 2) bits++;
@@ -64,7 +65,8 @@ static tess_status open_merges(tok *t, const kvs *k, tess_error *err)
     uint64_t mask = (UINT64_C(1) << bits) - 1;
     for (uint64_t r = 0; r < n; r++, v += 3) {
         if (v[0] >= t->n_vocab || v[1] >= t->n_vocab || v[2] >= t->n_vocab)
-            return ERR(err, TESS_E_FORMAT, "%s: merge %llu names an id outside the vocabulary", TOK_K_MERGES, (unsigned long long)r);
+            return ERR(err, TESS_E_FORMAT, "%s: merge %llu names an id outside the vocabulary", TOK_K_MERGES,
+                       (unsigned long long)r);
         uint64_t i = ((uint64_t)v[0] << 32 | v[1]) * 0x9e3779b97f4a7c15u >> t->merge_shift;
         while (t->merges[i].left != TOK_NONE && !(t->merges[i].left == v[0] && t->merges[i].right == v[1])) i = (i + 1) & mask;
         t->merges[i] = (merge_slot){v[0], v[1], (uint32_t)r, v[2]}; /* the last of two equal pairs counts */

@@ -93,7 +93,8 @@ static void byte_level(void **state)
     kit x = open_bytes(merges);
     check_pieces(&x, (const int32_t[]){71, 72, 220, 256, 257, 0}, 6, (const char *const[]){"h", "i", " ", "", "😀", "!", ""});
     check_pieces(&x, (const int32_t[]){71, 256}, 2, (const char *const[]){"h", "", "\xef\xbf\xbd"});
-    check_pieces(&x, (const int32_t[]){257, 71}, 2, (const char *const[]){"\xef\xbf\xbd\xef\xbf\xbd", "h", ""}); /* a prompt ended inside a character */
+    check_pieces(&x, (const int32_t[]){257, 71}, 2,
+                 (const char *const[]){"\xef\xbf\xbd\xef\xbf\xbd", "h", ""}); /* a prompt ended inside a character */
     JOINED(&x, 71, 256, 71, 256, 256, 257, 257, 172, 0);
     kit_close(&x);
 }
@@ -116,7 +117,8 @@ static void pieces(void **state)
 }
 
 /* A vocabulary of words under any decoder. */
-#define WORDS(decoder) "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"ab\":0,\"▁ab\":1,\"▁\":2,\"##c\":3,\"d</w>\":4,\"e\":5,\".\":6,\"n't\":7," \
+#define WORDS(decoder) \
+    "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"ab\":0,\"▁ab\":1,\"▁\":2,\"##c\":3,\"d</w>\":4,\"e\":5,\".\":6,\"n't\":7," \
     "\"<0x41>\":8,\"<0xE2>\":9,\"  x \":10,\" \":11,\"xy\":12,\"x\":13},\"merges\":[]}" decoder "}"
 
 static void check_decoder(const char *decoder)
@@ -147,12 +149,17 @@ static void every_decoder(void **state)
     check_decoder(",\"decoder\":{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"}");
     check_decoder(",\"decoder\":{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":1}");
     check_decoder(",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[]}");
-    check_decoder(",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":2,\"stop\":2}]}");
-    check_decoder(",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Replace\","
-                  "\"pattern\":{\"String\":\"xy\"},\"content\":\"-\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":0,\"stop\":1}]}");
-    check_decoder(",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"x+\"},\"content\":\"-\"},"
-                  "{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true},{\"type\":\"Metaspace\",\"replacement\":\"▁\"},{\"type\":\"ByteFallback\"}]}");
-    check_decoder(",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteLevel\"},{\"type\":\"BPEDecoder\",\"suffix\":\"b\"}]}");
+    check_decoder(",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" "
+                  "\",\"start\":2,\"stop\":2}]}");
+    check_decoder(
+        ",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Replace\","
+        "\"pattern\":{\"String\":\"xy\"},\"content\":\"-\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":0,\"stop\":1}]}");
+    check_decoder(",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"Replace\",\"pattern\":{"
+                  "\"Regex\":\"x+\"},\"content\":\"-\"},"
+                  "{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true},{\"type\":\"Metaspace\",\"replacement\":\"▁\"},{"
+                  "\"type\":\"ByteFallback\"}]}");
+    check_decoder(
+        ",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteLevel\"},{\"type\":\"BPEDecoder\",\"suffix\":\"b\"}]}");
 }
 
 static void known_decodes(void **state)
@@ -259,7 +266,8 @@ static void long_stream(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(byte_level), cmocka_unit_test(pieces), cmocka_unit_test(every_decoder),
-                                       cmocka_unit_test(known_decodes), cmocka_unit_test(stop_strings), cmocka_unit_test(long_stream)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(byte_level),    cmocka_unit_test(pieces),
+                                       cmocka_unit_test(every_decoder), cmocka_unit_test(known_decodes),
+                                       cmocka_unit_test(stop_strings),  cmocka_unit_test(long_stream)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,8 +80,8 @@ static inline void put_byte_level(buf *o, const char *const *merges, const char 
 #define BYTE_LEVEL_BARE "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":false}"
 #define BYTE_LEVEL_REST "\"pre_tokenizer\":" BYTE_LEVEL ",\"decoder\":" BYTE_LEVEL
 
-static inline tess_status kit_byte_level(kit *x, const char *const *merges, const char *const *extra, const char *model, const char *rest,
-                                         tess_error *err)
+static inline tess_status kit_byte_level(kit *x, const char *const *merges, const char *const *extra, const char *model,
+                                         const char *rest, tess_error *err)
 {
     buf o;
     buf_init(&o, &mem_libc);
@@ -100,13 +100,18 @@ static inline tess_status kit_pieces(kit *x, const char *post, tess_error *err)
     buf_puts(&o, "{\"version\":\"1.0\",\"added_tokens\":[");
     static const char *const named[] = {"<unk>", "<s>", "</s>"};
     for (int i = 0; i < 3; i++)
-        buf_printf(&o, "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true}",
+        buf_printf(&o,
+                   "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
+                   "\"special\":true}",
                    i ? "," : "", i, named[i]);
-    buf_puts(&o, "],\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"▁\"},"
-                 "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"▁\"}]},"
-                 "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"▁\"},\"content\":\" \"},"
-                 "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]},");
-    buf_printf(&o, "%s\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"fuse_unk\":true,\"byte_fallback\":true,\"vocab\":{", post);
+    buf_puts(
+        &o,
+        "],\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"▁\"},"
+        "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"▁\"}]},"
+        "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"▁\"},\"content\":\" \"},"
+        "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]},");
+    buf_printf(&o, "%s\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"fuse_unk\":true,\"byte_fallback\":true,\"vocab\":{",
+               post);
     for (int i = 0; i < 3; i++) buf_printf(&o, "\"%s\":%d,", named[i], i);
     for (unsigned i = 0; i < 256; i++) buf_printf(&o, "\"<0x%02X>\":%u,", i, i + 3);
     for (unsigned i = 0; i < ARRAY_LEN(more); i++) buf_printf(&o, "%s\"%s\":%u", i ? "," : "", more[i], 259 + i);

@@ -9,7 +9,7 @@
  *   (?m)             the dot matches a newline: (?s)
  *   {,n}             {0,n}; what is no interval is text
  *   X{n,m}+  X{n}?   a repeat of the repeat, not possessive or lazy: (?:X{n,m})+
- *   \p{Letter} ...   long names of general categories
+ *   \p{Letter} ...   long names of general categories; \p{Han} is the script, not its extensions
  *   [[:alpha:]] ...  the Unicode properties of that name
  *   [a[bc]]          nested classes are joined; negated ones and && are refused
  *
@@ -96,6 +96,10 @@ static bool put_property(rewriter *r)
         {"modifiersymbol", "Sk"}, {"othersymbol", "So"}, {"separator", "Z"}, {"spaceseparator", "Zs"},
         {"lineseparator", "Zl"}, {"paragraphseparator", "Zp"}, {"other", "C"}, {"control", "Cc"}, {"format", "Cf"},
         {"alpha", "Alphabetic"}, {"upper", "Uppercase"}, {"lower", "Lowercase"}, {"space", "White_Space"}};
+    static const char *const scripts[] = {
+        "arabic",   "armenian", "bengali",   "bopomofo",  "common",  "cyrillic", "devanagari", "ethiopic", "georgian", "greek",
+        "gujarati", "gurmukhi", "han",       "hangul",    "hebrew",  "hiragana", "inherited",  "kannada",  "katakana", "khmer",
+        "lao",      "latin",    "malayalam", "mongolian", "myanmar", "sinhala",  "tamil",      "telugu",   "thai",     "tibetan"};
     const char *open = r->p + 2, *close = memchr(r->p, '}', (size_t)(r->end - r->p));
     if (open >= r->end || *open != '{' || !close) return refuse(r, "\\p without {name}");
     bool negated = open + 1 < close && open[1] == '^';
@@ -104,6 +108,8 @@ static bool put_property(rewriter *r)
     size_t n = (size_t)(close - name);
     for (size_t i = 0; i < ARRAY_LEN(longs); i++)
         if (name_is(name, n, longs[i].name)) name = longs[i].code, n = strlen(name);
+    for (size_t i = 0; i < ARRAY_LEN(scripts); i++)
+        if (name_is(name, n, scripts[i])) buf_puts(r->out, "sc:");
     r->p = close + 1;
     return buf_put(r->out, name, n) && buf_putc(r->out, '}');
 }
@@ -153,8 +159,10 @@ static bool put_escape(rewriter *r, bool in_class)
 /* [:name:] inside a class, name being [name, end): by Unicode property where PCRE2 differs. */
 static void put_posix(rewriter *r, const char *name, const char *end)
 {
-    static const struct { const char *name, *items; } sets[] = {{"alpha", "\\p{Alphabetic}"}, {"digit", "\\p{Nd}"}, {"space", SPACES},
-        {"alnum", "\\p{Alphabetic}\\p{Nd}"}, {"upper", "\\p{Uppercase}"}, {"lower", "\\p{Lowercase}"}, {"word", WORD}};
+    static const struct {
+        const char *name, *items;
+    } sets[] = {{"alpha", "\\p{Alphabetic}"}, {"digit", "\\p{Nd}"},        {"space", SPACES}, {"alnum", "\\p{Alphabetic}\\p{Nd}"},
+                {"upper", "\\p{Uppercase}"},  {"lower", "\\p{Lowercase}"}, {"word", WORD}};
     size_t n = (size_t)(end - name);
     for (size_t i = 0; i < ARRAY_LEN(sets); i++) {
         if (strlen(sets[i].name) != n || memcmp(name, sets[i].name, n) != 0) continue;
@@ -291,12 +299,14 @@ static tess_status compile(pattern *p, const buf *text, tess_error *err)
     pcre2_compile_context *cc = pcre2_compile_context_create(p->general);
     if (!cc) return ERR(err, TESS_E_NOMEM, "no memory for a regular expression");
     pcre2_set_newline(cc, PCRE2_NEWLINE_LF);
-    p->code = pcre2_compile((PCRE2_SPTR)(text->len ? text->data : ""), text->len, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &code, &at, cc);
+    p->code = pcre2_compile((PCRE2_SPTR)(text->len ? text->data : ""), text->len, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &code,
+                            &at, cc);
     pcre2_compile_context_free(cc);
     if (!p->code) {
         PCRE2_UCHAR why[200] = "";
         pcre2_get_error_message(code, why, sizeof why);
-        return ERR(err, TESS_E_UNSUPPORTED, "regular expression is not supported: %s (near character %zu)", (char *)why, (size_t)at);
+        return ERR(err, TESS_E_UNSUPPORTED, "regular expression is not supported: %s (near character %zu)", (char *)why,
+                   (size_t)at);
     }
     pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); /* without a JIT the interpreter serves */
     return TESS_OK;
@@ -426,7 +436,8 @@ tess_status pattern_next(pattern_iter *it, bool *found, size_t *begin, size_t *e
     while (it->from <= it->n) {
         int rc = match_at(it);
         if (rc == PCRE2_ERROR_NOMATCH) break;
-        if (rc == PCRE2_ERROR_NOMEMORY || rc == PCRE2_ERROR_HEAPLIMIT) return ERR(err, TESS_E_NOMEM, "no memory to split %zu bytes of text", it->n);
+        if (rc == PCRE2_ERROR_NOMEMORY || rc == PCRE2_ERROR_HEAPLIMIT)
+            return ERR(err, TESS_E_NOMEM, "no memory to split %zu bytes of text", it->n);
         if (rc < 0) return ERR(err, TESS_E_UNSUPPORTED, "a split pattern failed on %zu bytes of text (PCRE2 error %d)", it->n, rc);
         const PCRE2_SIZE *v = pcre2_get_ovector_pointer(w->state->data);
         size_t b = v[0], e = v[1];
