@@ -1,98 +1,129 @@
-/* family.c - the table of families and their tensor names. See family.h; the mapping itself is in family_plan.c. */
+/* family.c - the table of families and their tensor names. See family.h; the mapping is in family_plan.c. */
 #include "family.h"
 
 #include <stdio.h>
 
 #define L "model.layers.%d."
-#define ATTN(p)                                                                                                                \
-    {p "self_attn.q_proj", ROLE_Q, 0, 0}, {p "self_attn.k_proj", ROLE_K, 0, 0}, {p "self_attn.v_proj", ROLE_V, 0, 0},          \
-    {p "self_attn.o_proj", ROLE_O, 0, 0}
-#define GATED_FFN(p) {p "mlp.gate_proj", ROLE_GATE, 0, 0}, {p "mlp.up_proj", ROLE_UP, 0, 0}, {p "mlp.down_proj", ROLE_DOWN, 0, 0}
-#define GLOBALS {"model.embed_tokens", ROLE_EMBED, 0, 0}, {"model.norm", ROLE_FINAL_NORM, 0, 0}, {"lm_head", ROLE_HEAD, 0, 0}
-#define PRE_NORMS {L "input_layernorm", ROLE_ATTN_NORM, 0, 0}, {L "post_attention_layernorm", ROLE_FFN_NORM, 0, 0}
+#define ATTN(p) \
+    {p "self_attn.q_proj", ROLE_Q, 0, 0}, {p "self_attn.k_proj", ROLE_K, 0, 0}, \
+    {p "self_attn.v_proj", ROLE_V, 0, 0}, {p "self_attn.o_proj", ROLE_O, 0, 0}
+#define GATED_FFN(p) \
+    {p "mlp.gate_proj", ROLE_GATE, 0, 0}, {p "mlp.up_proj", ROLE_UP, 0, 0}, \
+    {p "mlp.down_proj", ROLE_DOWN, 0, 0}
+#define GLOBALS \
+    {"model.embed_tokens", ROLE_EMBED, 0, 0}, {"model.norm", ROLE_FINAL_NORM, 0, 0}, \
+    {"lm_head", ROLE_HEAD, 0, 0}
+#define PRE_NORMS \
+    {L "input_layernorm", ROLE_ATTN_NORM, 0, 0}, {L "post_attention_layernorm", ROLE_FFN_NORM, 0, 0}
 #define QK_NORMS {L "self_attn.q_norm", ROLE_Q_NORM, 0, 0}, {L "self_attn.k_norm", ROLE_K_NORM, 0, 0}
-#define POST_NORMS                                                                                                             \
-    {L "post_attention_layernorm", ROLE_POST_ATTN_NORM, 0, 0}, {L "post_feedforward_layernorm", ROLE_POST_FFN_NORM, 0, 0}
+#define POST_NORMS \
+    {L "post_attention_layernorm", ROLE_POST_ATTN_NORM, 0, 0}, \
+    {L "post_feedforward_layernorm", ROLE_POST_FFN_NORM, 0, 0}
 #define END {NULL, 0, 0, 0}
 
 static const name_rule names_llama[] = {GLOBALS, PRE_NORMS, ATTN(L), GATED_FFN(L), QK_NORMS, END};
-static const name_rule names_gemma2[] = {GLOBALS, ATTN(L), GATED_FFN(L), QK_NORMS, POST_NORMS,
-                                         {L "input_layernorm", ROLE_ATTN_NORM, 0, 0}, {L "pre_feedforward_layernorm", ROLE_FFN_NORM, 0, 0}, END};
+static const name_rule names_gemma2[] = {
+    GLOBALS, ATTN(L), GATED_FFN(L), QK_NORMS, POST_NORMS, {L "input_layernorm", ROLE_ATTN_NORM, 0, 0},
+    {L "pre_feedforward_layernorm", ROLE_FFN_NORM, 0, 0}, END};
 static const name_rule names_olmo2[] = {GLOBALS, ATTN(L), GATED_FFN(L), QK_NORMS, POST_NORMS, END};
-static const name_rule names_phi3[] = {GLOBALS, PRE_NORMS, {L "self_attn.qkv_proj", ROLE_Q, FUSE_QKV, 0}, {L "self_attn.o_proj", ROLE_O, 0, 0},
-                                       {L "mlp.gate_up_proj", ROLE_GATE, FUSE_GATE_UP, 0}, {L "mlp.down_proj", ROLE_DOWN, 0, 0}, END};
-static const name_rule names_starcoder2[] = {GLOBALS, PRE_NORMS, ATTN(L), {L "mlp.c_fc", ROLE_UP, 0, 0}, {L "mlp.c_proj", ROLE_DOWN, 0, 0}, END};
+static const name_rule names_phi3[] = {
+    GLOBALS, PRE_NORMS, {L "self_attn.qkv_proj", ROLE_Q, FUSE_QKV, 0}, {L "self_attn.o_proj", ROLE_O, 0, 0},
+    {L "mlp.gate_up_proj", ROLE_GATE, FUSE_GATE_UP, 0}, {L "mlp.down_proj", ROLE_DOWN, 0, 0}, END};
+static const name_rule names_starcoder2[] = {
+    GLOBALS, PRE_NORMS, ATTN(L), {L "mlp.c_fc", ROLE_UP, 0, 0}, {L "mlp.c_proj", ROLE_DOWN, 0, 0}, END};
 
 #define N "gpt_neox.layers.%d."
 static const name_rule names_neox[] = {
-    {"gpt_neox.embed_in", ROLE_EMBED, 0, 0}, {"gpt_neox.final_layer_norm", ROLE_FINAL_NORM, 0, 0}, {"embed_out", ROLE_HEAD, 0, 0},
+    {"gpt_neox.embed_in", ROLE_EMBED, 0, 0}, {"gpt_neox.final_layer_norm", ROLE_FINAL_NORM, 0, 0},
+    {"embed_out", ROLE_HEAD, 0, 0},
     {N "input_layernorm", ROLE_ATTN_NORM, 0, 0}, {N "post_attention_layernorm", ROLE_FFN_NORM, 0, 0},
     {N "attention.query_key_value", ROLE_Q, FUSE_QKV_GROUPS, 0}, {N "attention.dense", ROLE_O, 0, 0},
     {N "mlp.dense_h_to_4h", ROLE_UP, 0, 0}, {N "mlp.dense_4h_to_h", ROLE_DOWN, 0, 0}, END};
 
 #define G "transformer.h.%d."
 static const name_rule names_gpt2[] = {
-    {"transformer.wte", ROLE_EMBED, 0, 0}, {"transformer.wpe", ROLE_POS_EMBED, 0, 0}, {"transformer.ln_f", ROLE_FINAL_NORM, 0, 0}, {"lm_head", ROLE_HEAD, 0, 0},
+    {"transformer.wte", ROLE_EMBED, 0, 0}, {"transformer.wpe", ROLE_POS_EMBED, 0, 0},
+    {"transformer.ln_f", ROLE_FINAL_NORM, 0, 0}, {"lm_head", ROLE_HEAD, 0, 0},
     {G "ln_1", ROLE_ATTN_NORM, 0, 0}, {G "ln_2", ROLE_FFN_NORM, 0, 0},
     {G "attn.c_attn", ROLE_Q, FUSE_QKV, NAME_T}, {G "attn.c_proj", ROLE_O, 0, NAME_T},
     {G "mlp.c_fc", ROLE_UP, 0, NAME_T}, {G "mlp.c_proj", ROLE_DOWN, 0, NAME_T}, END};
 static const name_rule names_falcon[] = {
     {"transformer.word_embeddings", ROLE_EMBED, 0, 0}, {"transformer.ln_f", ROLE_FINAL_NORM, 0, 0}, {"lm_head", ROLE_HEAD, 0, 0},
-    {G "input_layernorm", ROLE_ATTN_NORM, 0, NAME_ONE_NORM}, {G "post_attention_layernorm", ROLE_FFN_NORM, 0, NAME_ONE_NORM},
+    {G "input_layernorm", ROLE_ATTN_NORM, 0, NAME_ONE_NORM},
+    {G "post_attention_layernorm", ROLE_FFN_NORM, 0, NAME_ONE_NORM},
     {G "ln_attn", ROLE_ATTN_NORM, 0, NAME_TWO_NORMS}, {G "ln_mlp", ROLE_FFN_NORM, 0, NAME_TWO_NORMS},
     {G "self_attention.query_key_value", ROLE_Q, FUSE_QKV_GROUPS, 0}, {G "self_attention.dense", ROLE_O, 0, 0},
     {G "mlp.dense_h_to_4h", ROLE_UP, 0, 0}, {G "mlp.dense_4h_to_h", ROLE_DOWN, 0, 0}, END};
 
 /* The base of every row: a pre-norm decoder with RMS norms, gated SiLU and rotary halves. */
-#define LLAMA_LIKE                                                                                                             \
-    .prefix = "model.", .names = names_llama, .norm_kind = NORM_RMS, .block_kind = BLOCK_PRE, .act = ACT_SILU, .gated_ffn = 1, \
-    .rope_kind = ROPE_HALF, .rope_theta = 10000, .rotary = 1, .eps = 1e-6
+#define LLAMA_LIKE \
+    .prefix = "model.", .names = names_llama, .norm_kind = NORM_RMS, .block_kind = BLOCK_PRE, \
+    .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_HALF, .rope_theta = 10000, .rotary = 1, .eps = 1e-6
 #define ATTN_BIAS {"attention_bias", BIAS_QKV | BIAS_O, 0}
-#define GEMMA_LIKE                                                                                                             \
-    .prefix = "model.", .norm_kind = NORM_RMS_PLUS1, .act = ACT_GELU_TANH, .gated_ffn = 1, .rope_kind = ROPE_HALF,             \
-    .rotary = 1, .eps = 1e-6, .tied = true, .scale_embed = true, .gelu_tanh = true, .bias = {ATTN_BIAS}
+#define GEMMA_LIKE \
+    .prefix = "model.", .norm_kind = NORM_RMS_PLUS1, .act = ACT_GELU_TANH, .gated_ffn = 1, \
+    .rope_kind = ROPE_HALF, .rotary = 1, .eps = 1e-6, .tied = true, .scale_embed = true, \
+    .gelu_tanh = true, .bias = {ATTN_BIAS}
 
 static const family families[] = {
-    {.model_type = "llama", .class_name = "LlamaForCausalLM", LLAMA_LIKE, .bias = {ATTN_BIAS, {"mlp_bias", BIAS_FFN_IN | BIAS_FFN_OUT, 0}}},
-    {.model_type = "mistral", .class_name = "MistralForCausalLM", LLAMA_LIKE, .windows = WINDOW_ALL},
-    {.model_type = "qwen2", .class_name = "Qwen2ForCausalLM", LLAMA_LIKE, .windows = WINDOW_QWEN, .biases = BIAS_QKV},
-    {.model_type = "qwen3", .class_name = "Qwen3ForCausalLM", LLAMA_LIKE, .windows = WINDOW_QWEN, .qk_norm = QK_NORM_HEAD, .bias = {ATTN_BIAS}},
-    {.model_type = "smollm3", .class_name = "SmolLM3ForCausalLM", .prefix = "model.", .names = names_llama, .act = ACT_SILU, .gated_ffn = 1,
-     .rope_kind = ROPE_HALF, .rope_theta = 2000000, .rotary = 1, .eps = 1e-6, .tied = true, .adjust = ADJUST_SMOLLM3,
+    {.model_type = "llama", .class_name = "LlamaForCausalLM", LLAMA_LIKE,
      .bias = {ATTN_BIAS, {"mlp_bias", BIAS_FFN_IN | BIAS_FFN_OUT, 0}}},
-    {.model_type = "phi3", .class_name = "Phi3ForCausalLM", .prefix = "model.", .names = names_phi3, .act = ACT_SILU, .gated_ffn = 1,
-     .rope_kind = ROPE_HALF, .rope_theta = 10000, .rotary = 1, .eps = 1e-5, .windows = WINDOW_ALL},
-    {.model_type = "gemma", .class_name = "GemmaForCausalLM", GEMMA_LIKE, .rope_theta = 10000, .names = names_llama, .block_kind = BLOCK_PRE},
-    {.model_type = "gemma2", .class_name = "Gemma2ForCausalLM", GEMMA_LIKE, .rope_theta = 10000, .names = names_gemma2, .block_kind = BLOCK_SANDWICH,
-     .windows = WINDOW_ALTERNATE, .adjust = ADJUST_GEMMA2},
-    {.model_type = "gemma3_text", .class_name = "Gemma3ForCausalLM", GEMMA_LIKE, .rope_theta = 1000000, .rope_local = 10000, .names = names_gemma2, .block_kind = BLOCK_SANDWICH,
-     .qk_norm = QK_NORM_HEAD, .windows = WINDOW_PATTERN, .adjust = ADJUST_GEMMA2},
-    {.model_type = "olmo2", .class_name = "Olmo2ForCausalLM", .prefix = "model.", .names = names_olmo2, .block_kind = BLOCK_POST, .qk_norm = QK_NORM_ALL,
-     .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_HALF, .rope_theta = 10000, .rotary = 1, .eps = 1e-5, .bias = {ATTN_BIAS}},
-    {.model_type = "starcoder2", .class_name = "Starcoder2ForCausalLM", .prefix = "model.", .names = names_starcoder2, .norm_kind = NORM_LAYER,
-     .act = ACT_GELU_TANH, .rope_kind = ROPE_HALF, .rope_theta = 10000, .rotary = 1, .eps = 1e-5, .tied = true, .windows = WINDOW_ALL, .biases = BIAS_NORM,
+    {.model_type = "mistral", .class_name = "MistralForCausalLM", LLAMA_LIKE, .windows = WINDOW_ALL},
+    {.model_type = "qwen2", .class_name = "Qwen2ForCausalLM", LLAMA_LIKE, .windows = WINDOW_QWEN,
+     .biases = BIAS_QKV},
+    {.model_type = "qwen3", .class_name = "Qwen3ForCausalLM", LLAMA_LIKE, .windows = WINDOW_QWEN,
+     .qk_norm = QK_NORM_HEAD, .bias = {ATTN_BIAS}},
+    {.model_type = "smollm3", .class_name = "SmolLM3ForCausalLM", .prefix = "model.", .names = names_llama,
+     .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_HALF, .rope_theta = 2000000, .rotary = 1, .eps = 1e-6,
+     .tied = true, .adjust = ADJUST_SMOLLM3,
+     .bias = {ATTN_BIAS, {"mlp_bias", BIAS_FFN_IN | BIAS_FFN_OUT, 0}}},
+    {.model_type = "phi3", .class_name = "Phi3ForCausalLM", .prefix = "model.", .names = names_phi3,
+     .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_HALF, .rope_theta = 10000, .rotary = 1, .eps = 1e-5,
+     .windows = WINDOW_ALL},
+    {.model_type = "gemma", .class_name = "GemmaForCausalLM", GEMMA_LIKE, .rope_theta = 10000,
+     .names = names_llama, .block_kind = BLOCK_PRE},
+    {.model_type = "gemma2", .class_name = "Gemma2ForCausalLM", GEMMA_LIKE, .rope_theta = 10000,
+     .names = names_gemma2, .block_kind = BLOCK_SANDWICH, .windows = WINDOW_ALTERNATE,
+     .adjust = ADJUST_GEMMA2},
+    {.model_type = "gemma3_text", .class_name = "Gemma3ForCausalLM", GEMMA_LIKE, .rope_theta = 1000000,
+     .rope_local = 10000, .names = names_gemma2, .block_kind = BLOCK_SANDWICH, .qk_norm = QK_NORM_HEAD,
+     .windows = WINDOW_PATTERN, .adjust = ADJUST_GEMMA2},
+    {.model_type = "olmo2", .class_name = "Olmo2ForCausalLM", .prefix = "model.", .names = names_olmo2,
+     .block_kind = BLOCK_POST, .qk_norm = QK_NORM_ALL, .act = ACT_SILU, .gated_ffn = 1,
+     .rope_kind = ROPE_HALF, .rope_theta = 10000, .rotary = 1, .eps = 1e-5, .bias = {ATTN_BIAS}},
+    {.model_type = "starcoder2", .class_name = "Starcoder2ForCausalLM", .prefix = "model.",
+     .names = names_starcoder2, .norm_kind = NORM_LAYER, .act = ACT_GELU_TANH, .rope_kind = ROPE_HALF,
+     .rope_theta = 10000, .rotary = 1, .eps = 1e-5, .tied = true, .windows = WINDOW_ALL, .biases = BIAS_NORM,
      .bias = {{"use_bias", BIAS_QKV | BIAS_O | BIAS_FFN_IN | BIAS_FFN_OUT, 1}}},
-    {.model_type = "gpt_neox", .class_name = "GPTNeoXForCausalLM", .prefix = "gpt_neox.", .names = names_neox, .norm_kind = NORM_LAYER,
-     .block_kind = BLOCK_PARALLEL2, .act = ACT_GELU, .rope_kind = ROPE_HALF, .rope_theta = 10000, .rotary = 0.25, .eps = 1e-5,
-     .biases = BIAS_NORM | BIAS_FFN_IN | BIAS_FFN_OUT, .bias = {{"attention_bias", BIAS_QKV | BIAS_O, 1}}, .adjust = ADJUST_NEOX},
-    {.model_type = "gpt2", .class_name = "GPT2LMHeadModel", .prefix = "transformer.", .names = names_gpt2, .norm_kind = NORM_LAYER, .act = ACT_GELU_TANH,
-     .rope_kind = ROPE_NONE, .rope_theta = 10000, .rotary = 1, .eps = 1e-5, .tied = true, .ffn_4h = true, .adjust = ADJUST_GPT2,
+    {.model_type = "gpt_neox", .class_name = "GPTNeoXForCausalLM", .prefix = "gpt_neox.", .names = names_neox,
+     .norm_kind = NORM_LAYER, .block_kind = BLOCK_PARALLEL2, .act = ACT_GELU, .rope_kind = ROPE_HALF,
+     .rope_theta = 10000, .rotary = 0.25, .eps = 1e-5, .biases = BIAS_NORM | BIAS_FFN_IN | BIAS_FFN_OUT,
+     .bias = {{"attention_bias", BIAS_QKV | BIAS_O, 1}}, .adjust = ADJUST_NEOX},
+    {.model_type = "gpt2", .class_name = "GPT2LMHeadModel", .prefix = "transformer.", .names = names_gpt2,
+     .norm_kind = NORM_LAYER, .act = ACT_GELU_TANH, .rope_kind = ROPE_NONE, .rope_theta = 10000, .rotary = 1,
+     .eps = 1e-5, .tied = true, .ffn_4h = true, .adjust = ADJUST_GPT2,
      .biases = BIAS_NORM | BIAS_QKV | BIAS_O | BIAS_FFN_IN | BIAS_FFN_OUT},
-    {.model_type = "falcon", .class_name = "FalconForCausalLM", .prefix = "transformer.", .names = names_falcon, .norm_kind = NORM_LAYER,
-     .block_kind = BLOCK_PARALLEL, .act = ACT_GELU, .rope_kind = ROPE_HALF, .rope_theta = 10000, .rotary = 1, .eps = 1e-5, .tied = true, .ffn_4h = true,
-     .biases = BIAS_NORM, .bias = {{"bias", BIAS_QKV | BIAS_O | BIAS_FFN_IN | BIAS_FFN_OUT, 0}}, .adjust = ADJUST_FALCON},
+    {.model_type = "falcon", .class_name = "FalconForCausalLM", .prefix = "transformer.",
+     .names = names_falcon, .norm_kind = NORM_LAYER, .block_kind = BLOCK_PARALLEL, .act = ACT_GELU,
+     .rope_kind = ROPE_HALF, .rope_theta = 10000, .rotary = 1, .eps = 1e-5, .tied = true, .ffn_4h = true,
+     .biases = BIAS_NORM, .bias = {{"bias", BIAS_QKV | BIAS_O | BIAS_FFN_IN | BIAS_FFN_OUT, 0}},
+     .adjust = ADJUST_FALCON},
 };
 
 /* ---- GGUF ---- */
 #define B "blk.%d."
-#define GGUF_COMMON                                                                                                            \
-    {"token_embd", ROLE_EMBED, 0, 0}, {"output_norm", ROLE_FINAL_NORM, 0, 0}, {"output", ROLE_HEAD, 0, 0},                     \
-    {B "attn_norm", ROLE_ATTN_NORM, 0, 0}, {B "ffn_norm", ROLE_FFN_NORM, 0, 0}, {B "attn_v", ROLE_V, 0, 0},                    \
-    {B "attn_output", ROLE_O, 0, 0}, {B "ffn_gate", ROLE_GATE, 0, 0}, {B "ffn_up", ROLE_UP, 0, 0}, {B "ffn_down", ROLE_DOWN, 0, 0}
-/* llama.cpp rotates pairs (2i, 2i + 1) in this family, so its q and k rows are interleaved; in the others they are not. */
-static const name_rule gguf_llama[] = {GGUF_COMMON, {B "attn_q", ROLE_Q, 0, NAME_ROPE_PAIRS}, {B "attn_k", ROLE_K, 0, NAME_ROPE_PAIRS}, END};
-static const name_rule gguf_qwen[] = {GGUF_COMMON, {B "attn_q", ROLE_Q, 0, 0}, {B "attn_k", ROLE_K, 0, 0},
-                                      {B "attn_q_norm", ROLE_Q_NORM, 0, 0}, {B "attn_k_norm", ROLE_K_NORM, 0, 0}, END};
+#define GGUF_COMMON \
+    {"token_embd", ROLE_EMBED, 0, 0}, {"output_norm", ROLE_FINAL_NORM, 0, 0}, {"output", ROLE_HEAD, 0, 0}, \
+    {B "attn_norm", ROLE_ATTN_NORM, 0, 0}, {B "ffn_norm", ROLE_FFN_NORM, 0, 0}, \
+    {B "attn_v", ROLE_V, 0, 0}, {B "attn_output", ROLE_O, 0, 0}, {B "ffn_gate", ROLE_GATE, 0, 0}, \
+    {B "ffn_up", ROLE_UP, 0, 0}, {B "ffn_down", ROLE_DOWN, 0, 0}
+/* llama.cpp rotates pairs (2i, 2i + 1) in this family, so its q and k rows are interleaved; in the others they
+ * are not. */
+static const name_rule gguf_llama[] = {
+    GGUF_COMMON, {B "attn_q", ROLE_Q, 0, NAME_ROPE_PAIRS}, {B "attn_k", ROLE_K, 0, NAME_ROPE_PAIRS}, END};
+static const name_rule gguf_qwen[] = {
+    GGUF_COMMON, {B "attn_q", ROLE_Q, 0, 0}, {B "attn_k", ROLE_K, 0, 0}, {B "attn_q_norm", ROLE_Q_NORM, 0, 0},
+    {B "attn_k_norm", ROLE_K_NORM, 0, 0}, END};
 static const gguf_family gguf_families[] = {
     {"llama", "llama", gguf_llama}, {"qwen2", "qwen2", gguf_qwen}, {"qwen3", "qwen3", gguf_qwen},
 };
@@ -107,7 +138,8 @@ const family *family_by_model_type(const char *model_type)
 const gguf_family *family_by_gguf(const char *arch_name, size_t len)
 {
     for (size_t i = 0; i < ARRAY_LEN(gguf_families); i++)
-        if (strlen(gguf_families[i].arch) == len && memcmp(gguf_families[i].arch, arch_name, len) == 0) return &gguf_families[i];
+        if (strlen(gguf_families[i].arch) == len && memcmp(gguf_families[i].arch, arch_name, len) == 0)
+            return &gguf_families[i];
     return NULL;
 }
 

@@ -1,13 +1,15 @@
 /*
- * family.h - model families as rows of data, and the map from the tensors of a checkpoint to the weights of a model.
+ * family.h - model families as rows of data, and the map from the tensors of a checkpoint to the weights of a
+ * model.
  *
- * A family row says how config.json numbers become an arch (hf_config.c and gguf_config.c read it) and how tensors are named.
- * A name rule gives the name of one role; "%d" is the layer; ".weight" and ".bias" are appended. A rule may stand for several
- * roles in one tensor (fused q, k, v; gate and up), whose rows are then taken apart while they are read, and may be stored
- * transposed. Rows of a family with a peculiarity that no number expresses have an `adjust` function in hf_config.c.
+ * A family row says how config.json numbers become an arch (hf_config.c and gguf_config.c read it) and how
+ * tensors are named. A name rule gives the name of one role; "%d" is the layer; ".weight" and ".bias" are
+ * appended. A rule may stand for several roles in one tensor (fused q, k, v; gate and up), whose rows are then
+ * taken apart while they are read, and may be stored transposed. Rows of a family with a peculiarity that no
+ * number expresses have an `adjust` function in hf_config.c.
  *
- * family_plan finds every weight that the arch demands (role_shape) in a source, checks its shape and type, resolves tied heads,
- * and refuses by name what is missing, misshapen, or left over.
+ * family_plan finds every weight that the arch demands (role_shape) in a source, checks its shape and type,
+ * resolves tied heads, and refuses by name what is missing, misshapen, or left over.
  */
 #ifndef TESS_FAMILY_H
 #define TESS_FAMILY_H
@@ -15,13 +17,25 @@
 
 enum { FUSE_NONE = 0, FUSE_QKV = 1 /* rows of q, then k, then v */,
        FUSE_QKV_GROUPS = 2 /* for each kv head: its q heads, k, v */, FUSE_GATE_UP = 3 };
-enum { NAME_T = 1 /* matrix is stored columns by rows */, NAME_ROPE_PAIRS = 2 /* rows of a head interleave its two halves */,
-       NAME_TWO_NORMS = 4 /* only in models of BLOCK_PARALLEL2 */, NAME_ONE_NORM = 8 /* only in others */ };
+enum {
+    NAME_T = 1 /* matrix is stored columns by rows */,
+    NAME_ROPE_PAIRS = 2 /* rows of a head interleave its two halves */,
+    NAME_TWO_NORMS = 4 /* only in models of BLOCK_PARALLEL2 */,
+    NAME_ONE_NORM = 8 /* only in others */
+};
 typedef struct { const char *name; uint8_t role, fuse, flags; } name_rule;
 
-enum { WINDOW_NONE = 0, WINDOW_ALL, WINDOW_QWEN /* from max_window_layers on */, WINDOW_ALTERNATE /* even layers */,
-       WINDOW_PATTERN /* all but each n-th */ };
-typedef struct { const char *key; uint8_t bits, on; } bias_key; /* config key, BIAS_* that it switches, its default */
+enum {
+    WINDOW_NONE = 0,
+    WINDOW_ALL,
+    WINDOW_QWEN /* from max_window_layers on */,
+    WINDOW_ALTERNATE /* even layers */,
+    WINDOW_PATTERN /* all but each n-th */
+};
+typedef struct {
+    const char *key;
+    uint8_t bits, on;
+} bias_key; /* config key, BIAS_* that it switches, its default */
 
 typedef struct {
     const char *model_type;   /* of config.json */
@@ -36,7 +50,7 @@ typedef struct {
     bool scale_embed;         /* embedding times sqrt(hidden) */
     bool gelu_tanh;           /* "gelu" means the tanh form */
     double rope_theta, rotary, eps; /* defaults */
-    double rope_local;        /* default theta of sliding layers; 0 = they share all parameters with the full ones */
+    double rope_local; /* default theta of sliding layers; 0 = they share all parameters with the full ones */
     int adjust;               /* ADJUST_* */
 } family;
 enum { ADJUST_NONE = 0, ADJUST_FALCON, ADJUST_NEOX, ADJUST_SMOLLM3, ADJUST_GEMMA2, ADJUST_GPT2 };
@@ -53,8 +67,8 @@ typedef struct {
 const gguf_family *family_by_gguf(const char *arch, size_t len);
 void family_gguf_list(char *dst, size_t n);
 
-/* Where row r of a weight lies in the source tensor: base + r / block * stride + r % block, after undoing the interleaving of
- * heads of `pairs` rows when pairs != 0. */
+/* Where row r of a weight lies in the source tensor: base + r / block * stride + r % block, after undoing the
+ * interleaving of heads of `pairs` rows when pairs != 0. */
 typedef struct { uint32_t src; bool transposed; uint32_t pairs; uint64_t base, block, stride; } row_map;
 typedef struct {
     char name[96];            /* canonical, as role_name */
@@ -66,12 +80,12 @@ typedef struct {
 } weight;
 typedef struct { const mem *m; weight *w; uint32_t n; size_t cap; } weight_plan;
 /* tied: what the configuration says; a->tied_head is set to what holds. */
-tess_status family_plan(const name_rule *names, const char *prefix, const source *s, arch *a, bool tied, const mem *m,
-                        weight_plan *out, tess_error *err);
+tess_status family_plan(const name_rule *names, const char *prefix, const source *s, arch *a, bool tied,
+                        const mem *m, weight_plan *out, tess_error *err);
 void family_plan_close(weight_plan *p);
 
-/* The way back: the tensor that a checkpoint of the family stores for a rule, put together from weights of a plan. Its row (or,
- * when transposed, column) map(r) is row r of from[i].weight. */
+/* The way back: the tensor that a checkpoint of the family stores for a rule, put together from weights of a
+ * plan. Its row (or, when transposed, column) map(r) is row r of from[i].weight. */
 typedef struct {
     char name[256];
     uint32_t rank, n;
@@ -80,10 +94,12 @@ typedef struct {
     struct { uint32_t weight; row_map map; } from[3];
 } family_tensor;
 /* False when the model has no such tensor, or shares the data of another. */
-bool family_stored(const name_rule *r, const arch *a, const weight_plan *p, uint32_t part, int32_t layer, family_tensor *t);
+bool family_stored(const name_rule *r, const arch *a, const weight_plan *p, uint32_t part, int32_t layer,
+                   family_tensor *t);
 /* Where row r goes, and how many rows from there on lie one after another. */
 uint64_t family_map_row(const row_map *m, uint64_t r, uint64_t *run);
-/* A box of a weight in the float type dtype, without gaps. A vector is a column of rows: row0, n_rows; or a row: k0, n_k. */
-tess_status family_read(const source *s, const weight *w, uint32_t dtype, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k,
-                        void *dst, tess_error *err);
+/* A box of a weight in the float type dtype, without gaps. A vector is a column of rows: row0, n_rows; or a
+ * row: k0, n_k. */
+tess_status family_read(const source *s, const weight *w, uint32_t dtype, uint64_t row0, uint64_t n_rows,
+                        uint64_t k0, uint64_t n_k, void *dst, tess_error *err);
 #endif

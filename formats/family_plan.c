@@ -1,8 +1,8 @@
 /*
  * family_plan.c - finds the weights of a model in a source and reads boxes of them. See family.h.
  *
- * The order of the plan: embedding, head, position embedding, final norm, then layer by layer; a weight before its bias. An
- * alias comes after the weight that it names.
+ * The order of the plan: embedding, head, position embedding, final norm, then layer by layer; a weight before
+ * its bias. An alias comes after the weight that it names.
  */
 #include <stdio.h>
 
@@ -44,8 +44,10 @@ static bool rule_covers(const name_rule *r, const arch *a, uint32_t role)
     }
 }
 
-/* The first rule of the role whose tensor exists; else the first rule of the role (for the message), with *src = -1. */
-static const name_rule *find_rule(const planner *x, uint32_t role, uint32_t part, int32_t layer, char *name, int64_t *src)
+/* The first rule of the role whose tensor exists; else the first rule of the role (for the message), with *src
+ * = -1. */
+static const name_rule *find_rule(const planner *x, uint32_t role, uint32_t part, int32_t layer, char *name,
+                                  int64_t *src)
 {
     const name_rule *first = NULL;
     *src = -1;
@@ -65,7 +67,8 @@ static const name_rule *find_rule(const planner *x, uint32_t role, uint32_t part
 /* Rows of the source tensor of a fused rule, and where those of `role` lie in it. */
 static uint64_t fused_rows(const arch *a, const name_rule *r, uint32_t role, uint64_t rows, row_map *map)
 {
-    uint64_t hd = a->head_dim, group = a->n_heads / a->n_kv_heads, q = (uint64_t)a->n_heads * hd, k = (uint64_t)a->n_kv_heads * hd;
+    uint64_t hd = a->head_dim, group = a->n_heads / a->n_kv_heads, q = (uint64_t)a->n_heads * hd,
+             k = (uint64_t)a->n_kv_heads * hd;
     *map = (row_map){.block = rows, .stride = rows};
     switch (r->fuse) {
     case FUSE_QKV:
@@ -84,7 +87,8 @@ static uint64_t fused_rows(const arch *a, const name_rule *r, uint32_t role, uin
     }
 }
 
-static tess_status check_source(const planner *x, const src_tensor *t, uint64_t rows, uint64_t cols, tess_error *err)
+static tess_status check_source(const planner *x, const src_tensor *t, uint64_t rows, uint64_t cols,
+                                tess_error *err)
 {
     char want[64], got[128] = "";
     if (cols) snprintf(want, sizeof want, "%llu x %llu", (unsigned long long)rows, (unsigned long long)cols);
@@ -94,16 +98,19 @@ static tess_status check_source(const planner *x, const src_tensor *t, uint64_t 
         snprintf(got + n, sizeof got - n, "%s%llu", i ? " x " : "", (unsigned long long)t->shape[i]);
     }
     if (strcmp(want, got) != 0)
-        return ERR(err, TESS_E_FORMAT, "%s: tensor \"%s\" has shape %s, the configuration demands %s", x->s->paths[t->file], t->name, t->rank ? got : "scalar", want);
+        return ERR(err, TESS_E_FORMAT, "%s: tensor \"%s\" has shape %s, the configuration demands %s",
+                   x->s->paths[t->file], t->name, t->rank ? got : "scalar", want);
     if (t->dtype == SRC_OTHER)
-        return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor \"%s\" has type %s; supported are F32, F16, BF16", x->s->paths[t->file], t->name, t->type);
+        return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor \"%s\" has type %s; supported are F32, F16, BF16",
+                   x->s->paths[t->file], t->name, t->type);
     return TESS_OK;
 }
 
 static tess_status add_weight(planner *x, uint32_t role, uint32_t part, int32_t layer, weight **out)
 {
     weight_plan *p = x->p;
-    if (!mem_grow(p->m, &p->w, &p->cap, p->n + 1u, sizeof *p->w)) return ERR(x->err, TESS_E_NOMEM, "no memory for the list of weights");
+    if (!mem_grow(p->m, &p->w, &p->cap, p->n + 1u, sizeof *p->w))
+        return ERR(x->err, TESS_E_NOMEM, "no memory for the list of weights");
     weight *w = &p->w[p->n++];
     *w = (weight){.role = role, .part = part, .layer = layer, .alias = -1};
     role_shape(x->a, role, part, &w->rows, &w->cols);
@@ -112,7 +119,8 @@ static tess_status add_weight(planner *x, uint32_t role, uint32_t part, int32_t 
     return TESS_OK;
 }
 
-/* Adds the weight of this role if the model has one. `src` >= 0: taken from that tensor, which a rule without fusing names. */
+/* Adds the weight of this role if the model has one. `src` >= 0: taken from that tensor, which a rule without
+ * fusing names. */
 static tess_status plan_role(planner *x, uint32_t role, uint32_t part, int32_t layer)
 {
     char name[NAME_SIZE];
@@ -143,7 +151,9 @@ static tess_status same_data(const source *s, uint32_t i, uint32_t j, bool *same
     uint64_t rows, cols;
     uint8_t x[COMPARE_STEP], y[COMPARE_STEP];
     *same = false;
-    if (a->dtype != b->dtype || a->nbytes != b->nbytes || a->rank != b->rank || memcmp(a->shape, b->shape, sizeof a->shape) != 0) return TESS_OK;
+    if (a->dtype != b->dtype || a->nbytes != b->nbytes || a->rank != b->rank ||
+        memcmp(a->shape, b->shape, sizeof a->shape) != 0)
+        return TESS_OK;
     source_dims(a, &rows, &cols);
     if (strcmp(s->kind, "tess") == 0) return TESS_OK; /* its aliases are kept as they are */
     for (uint64_t at = 0; at < a->nbytes; at += COMPARE_STEP) {
@@ -165,8 +175,8 @@ static tess_status plan_alias(planner *x, uint32_t role, uint32_t of)
     return TESS_OK;
 }
 
-/* tied: one matrix serves as both; a file that carries a different head unties it, as transformers does. A file with only the
- * head serves as both too. Not tied: both must be there. */
+/* tied: one matrix serves as both; a file that carries a different head unties it, as transformers does. A file
+ * with only the head serves as both too. Not tied: both must be there. */
 static tess_status plan_ends(planner *x, bool tied)
 {
     char embed[NAME_SIZE], head[NAME_SIZE];
@@ -175,12 +185,20 @@ static tess_status plan_ends(planner *x, bool tied)
     find_rule(x, ROLE_EMBED, PART_DATA, -1, embed, &e);
     find_rule(x, ROLE_HEAD, PART_DATA, -1, head, &h);
     const char *file = x->s->paths[0];
-    if (e < 0 && (h < 0 || !tied)) return ERR(x->err, TESS_E_FORMAT, "%s: tensor \"%s\" is missing", file, embed);
+    if (e < 0 && (h < 0 || !tied))
+        return ERR(x->err, TESS_E_FORMAT, "%s: tensor \"%s\" is missing", file, embed);
     if (h < 0 && !tied)
-        return ERR(x->err, TESS_E_FORMAT, "%s: tensor \"%s\" is missing, and the configuration does not tie it to the embedding (tie_word_embeddings)", file, head);
+        return ERR(x->err, TESS_E_FORMAT,
+                   "%s: tensor \"%s\" is missing, and the configuration does not tie it to the embedding "
+                   "(tie_word_embeddings)",
+                   file, head);
     if (tied && e >= 0 && h >= 0) {
         TRY(same_data(x->s, (uint32_t)e, (uint32_t)h, &same, x->err));
-        if (!same) mem_log(x->s->m, TESS_LOG_WARN, "%s: the configuration ties the output head, but \"%s\" differs from the embedding: it is used", file, head);
+        if (!same)
+            mem_log(
+                x->s->m, TESS_LOG_WARN,
+                "%s: the configuration ties the output head, but \"%s\" differs from the embedding: it is used",
+                file, head);
         x->used[h] = 1;
     }
     x->a->tied_head = tied && (e < 0 || h < 0 || same);
@@ -203,7 +221,9 @@ static tess_status plan_ends(planner *x, bool tied)
 /* Tensors that hold no weights: rotary tables and causal masks that old versions saved. */
 static bool is_buffer(const char *name)
 {
-    static const char *const tails[] = {"rotary_emb.inv_freq", "rope_freqs.weight" /* read by gguf_config.c */, ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias"};
+    static const char *const tails[] = {"rotary_emb.inv_freq", "rope_freqs.weight" /* read by gguf_config.c */,
+                                        ".attn.bias",          ".attn.masked_bias",
+                                        ".attention.bias",     ".attention.masked_bias"};
     size_t n = strlen(name);
     for (size_t i = 0; i < ARRAY_LEN(tails); i++) {
         size_t k = strlen(tails[i]);
@@ -221,7 +241,9 @@ static tess_status check_unused(const planner *x)
         if (n++ == 0) first = x->s->tensors[i].name;
     }
     if (n == 0) return TESS_OK;
-    return ERR(x->err, TESS_E_UNSUPPORTED, "%s: %u tensors have no place in this model, the first is \"%s\"; the result would be wrong without them",
+    return ERR(x->err, TESS_E_UNSUPPORTED,
+               "%s: %u tensors have no place in this model, the first is \"%s\"; the result would be wrong "
+               "without them",
                x->s->paths[0], n, first);
 }
 
@@ -251,11 +273,12 @@ static tess_status plan_all(planner *x, bool tied)
     return check_unused(x);
 }
 
-tess_status family_plan(const name_rule *names, const char *prefix, const source *s, arch *a, bool tied, const mem *m,
-                        weight_plan *out, tess_error *err)
+tess_status family_plan(const name_rule *names, const char *prefix, const source *s, arch *a, bool tied,
+                        const mem *m, weight_plan *out, tess_error *err)
 {
     *out = (weight_plan){.m = m};
-    planner x = {.names = names, .prefix = has_prefix(s, prefix) ? "" : prefix, .s = s, .a = a, .p = out, .err = err};
+    planner x = {
+        .names = names, .prefix = has_prefix(s, prefix) ? "" : prefix, .s = s, .a = a, .p = out, .err = err};
     x.used = mem_zalloc(m, s->n_tensors + 1u);
     if (!x.used) return ERR(err, TESS_E_NOMEM, "no memory for %u tensors", s->n_tensors);
     tess_status st = plan_all(&x, tied);
@@ -287,7 +310,8 @@ uint64_t family_map_row(const row_map *m, uint64_t r, uint64_t *run)
 /* A box in f32 (dtype DT_F32) or in the source's own type (raw). esize: bytes of an element at dst. */
 typedef struct { const source *s; const row_map *map; bool raw; uint32_t esize; tess_error *err; } reader;
 
-static tess_status read_rows(const reader *x, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k, uint8_t *dst)
+static tess_status read_rows(const reader *x, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k,
+                             uint8_t *dst)
 {
     for (uint64_t r = 0, run; r < n_rows; r += run) {
         uint64_t at = family_map_row(x->map, row0 + r, &run);
@@ -309,7 +333,8 @@ static tess_status read_vector(const reader *x, uint64_t e0, uint64_t n, uint8_t
 }
 
 /* The source holds columns as rows: tiles of at most 64 x 64 are read and turned. */
-static tess_status read_transposed(const reader *x, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k, uint8_t *dst)
+static tess_status read_transposed(const reader *x, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k,
+                                   uint8_t *dst)
 {
     uint8_t tile[TILE * TILE * 4];
     for (uint64_t r = 0, run; r < n_rows; r += run) {
@@ -326,15 +351,16 @@ static tess_status read_transposed(const reader *x, uint64_t row0, uint64_t n_ro
     return TESS_OK;
 }
 
-static tess_status read_box(const reader *x, bool vector, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k, void *dst)
+static tess_status read_box(const reader *x, bool vector, uint64_t row0, uint64_t n_rows, uint64_t k0,
+                            uint64_t n_k, void *dst)
 {
     if (vector) return read_vector(x, row0 + k0, n_rows * n_k, dst);
     if (x->map->transposed) return read_transposed(x, row0, n_rows, k0, n_k, dst);
     return read_rows(x, row0, n_rows, k0, n_k, dst);
 }
 
-tess_status family_read(const source *s, const weight *w, uint32_t dtype, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k,
-                        void *dst, tess_error *err)
+tess_status family_read(const source *s, const weight *w, uint32_t dtype, uint64_t row0, uint64_t n_rows,
+                        uint64_t k0, uint64_t n_k, void *dst, tess_error *err)
 {
     const dtype_info *d = dtype_get(dtype);
     if (!d || !d->is_float) return ERR(err, TESS_E_ARG, "family_read: type %u is not a float", dtype);
@@ -358,11 +384,13 @@ tess_status family_read(const source *s, const weight *w, uint32_t dtype, uint64
 static int64_t find_weight(const weight_plan *p, uint32_t role, uint32_t part, int32_t layer)
 {
     for (uint32_t i = 0; i < p->n; i++)
-        if (p->w[i].role == role && p->w[i].part == part && p->w[i].layer == layer && p->w[i].alias < 0) return i;
+        if (p->w[i].role == role && p->w[i].part == part && p->w[i].layer == layer && p->w[i].alias < 0)
+            return i;
     return -1;
 }
 
-bool family_stored(const name_rule *r, const arch *a, const weight_plan *p, uint32_t part, int32_t layer, family_tensor *t)
+bool family_stored(const name_rule *r, const arch *a, const weight_plan *p, uint32_t part, int32_t layer,
+                   family_tensor *t)
 {
     uint64_t all = 0, cols = 0;
     *t = (family_tensor){0};

@@ -1,14 +1,15 @@
 /*
  * gguf.c - reads GGUF version 2 and 3 (little-endian) as a source of tensors and typed metadata.
  *
- * Layout: "GGUF", u32 version, u64 n_tensors, u64 n_kv; n_kv times: string key, u32 type, value; n_tensors times: string name,
- * u32 n_dims, u64 dims[n_dims] (innermost first), u32 type, u64 offset from the data; padding to general.alignment; the data.
- * A string is u64 length and bytes. An array is u32 element type, u64 count, elements.
+ * Layout: "GGUF", u32 version, u64 n_tensors, u64 n_kv; n_kv times: string key, u32 type, value; n_tensors
+ * times: string name, u32 n_dims, u64 dims[n_dims] (innermost first), u32 type, u64 offset from the data;
+ * padding to general.alignment; the data. A string is u64 length and bytes. An array is u32 element type, u64
+ * count, elements.
  *
- * The metadata is read into private memory piece by piece as parsing asks for it, so no count or length of the file is
- * believed before the bytes that it speaks of were read. Keys point into that memory after it stopped growing. Enforced: no key
- * or tensor twice, arrays of scalars or strings only, dims 1 to 4 with at least one element, offsets aligned, ascending
- * without overlap or gap beyond padding, data inside the file.
+ * The metadata is read into private memory piece by piece as parsing asks for it, so no count or length of the
+ * file is believed before the bytes that it speaks of were read. Keys point into that memory after it stopped
+ * growing. Enforced: no key or tensor twice, arrays of scalars or strings only, dims 1 to 4 with at least one
+ * element, offsets aligned, ascending without overlap or gap beyond padding, data inside the file.
  */
 #include <stdlib.h>
 
@@ -30,12 +31,14 @@ typedef struct { uint8_t *data; size_t len, cap; entry *kv; uint32_t n_kv; } ggu
 typedef struct { source *s; gguf_impl *g; size_t pos; tess_error *err; } cursor;
 
 static const struct { uint32_t id; const char *name; uint32_t dtype; } types[] = {
-    {0, "F32", DT_F32}, {1, "F16", DT_F16}, {30, "BF16", DT_BF16}, {2, "Q4_0", SRC_Q4_0}, {3, "Q4_1", SRC_Q4_1},
-    {8, "Q8_0", SRC_Q8_0}, {14, "Q6_K", SRC_Q6_K}, {6, "Q5_0", 0}, {7, "Q5_1", 0}, {9, "Q8_1", 0}, {10, "Q2_K", 0},
-    {11, "Q3_K", 0}, {12, "Q4_K", 0}, {13, "Q5_K", 0}, {15, "Q8_K", 0}, {16, "IQ2_XXS", 0}, {17, "IQ2_XS", 0},
-    {18, "IQ3_XXS", 0}, {19, "IQ1_S", 0}, {20, "IQ4_NL", 0}, {21, "IQ3_S", 0}, {22, "IQ2_S", 0}, {23, "IQ4_XS", 0},
-    {24, "I8", 0}, {25, "I16", 0}, {26, "I32", 0}, {27, "I64", 0}, {28, "F64", 0}, {29, "IQ1_M", 0}, {34, "TQ1_0", 0},
-    {35, "TQ2_0", 0}, {39, "MXFP4", 0},
+    {0, "F32", DT_F32},    {1, "F16", DT_F16},    {30, "BF16", DT_BF16},  {2, "Q4_0", SRC_Q4_0},
+    {3, "Q4_1", SRC_Q4_1}, {8, "Q8_0", SRC_Q8_0}, {14, "Q6_K", SRC_Q6_K}, {6, "Q5_0", 0},
+    {7, "Q5_1", 0},        {9, "Q8_1", 0},        {10, "Q2_K", 0},        {11, "Q3_K", 0},
+    {12, "Q4_K", 0},       {13, "Q5_K", 0},       {15, "Q8_K", 0},        {16, "IQ2_XXS", 0},
+    {17, "IQ2_XS", 0},     {18, "IQ3_XXS", 0},    {19, "IQ1_S", 0},       {20, "IQ4_NL", 0},
+    {21, "IQ3_S", 0},      {22, "IQ2_S", 0},      {23, "IQ4_XS", 0},      {24, "I8", 0},
+    {25, "I16", 0},        {26, "I32", 0},        {27, "I64", 0},         {28, "F64", 0},
+    {29, "IQ1_M", 0},      {34, "TQ1_0", 0},      {35, "TQ2_0", 0},       {39, "MXFP4", 0},
 };
 
 static const char *path_of(const cursor *c) { return c->s->paths[0]; }
@@ -50,12 +53,14 @@ static tess_status take(cursor *c, uint64_t n, const uint8_t **out)
 {
     gguf_impl *g = c->g;
     const os_file *f = &c->s->files[0];
-    if (!range_in(c->pos, n, f->size)) return bad(c, "the file ends inside the metadata, or a length in it is wrong");
+    if (!range_in(c->pos, n, f->size))
+        return bad(c, "the file ends inside the metadata, or a length in it is wrong");
     size_t want = c->pos + (size_t)n;
     if (want > MAX_META) return bad(c, "metadata is larger than 1 GiB");
     if (want > g->len) {
         size_t end = (size_t)MIN(f->size, (uint64_t)want + READ_STEP);
-        if (!mem_grow(c->s->m, &g->data, &g->cap, end, 1)) return ERR(c->err, TESS_E_NOMEM, "%s: no memory for its metadata", path_of(c));
+        if (!mem_grow(c->s->m, &g->data, &g->cap, end, 1))
+            return ERR(c->err, TESS_E_NOMEM, "%s: no memory for its metadata", path_of(c));
         TRY(os_pread(f, g->data + g->len, end - g->len, g->len, path_of(c), c->err));
         g->len = end;
     }
@@ -95,10 +100,13 @@ static uint32_t scalar_size(uint32_t type)
 
 static tess_status take_str_array(cursor *c, entry *e)
 {
-    /* Every string takes at least 8 bytes: a count that the file cannot hold is refused before the index is allocated. */
+    /* Every string takes at least 8 bytes: a count that the file cannot hold is refused before the index is
+     * allocated. */
     if (e->pub.n > (c->s->files[0].size - c->pos) / 8) return bad(c, "array is longer than the file");
     e->index = mem_calloc(c->s->m, e->pub.n + 1, sizeof *e->index);
-    if (!e->index) return ERR(c->err, TESS_E_NOMEM, "%s: no memory for an array of %llu strings", path_of(c), (unsigned long long)e->pub.n);
+    if (!e->index)
+        return ERR(c->err, TESS_E_NOMEM, "%s: no memory for an array of %llu strings", path_of(c),
+                   (unsigned long long)e->pub.n);
     for (uint64_t i = 0; i < e->pub.n; i++) {
         size_t off;
         uint64_t len;
@@ -126,7 +134,8 @@ static tess_status take_value(cursor *c, entry *e)
     e->data_off = c->pos;
     if (e->pub.elem_type == T_STR) return take_str_array(c, e);
     uint32_t size = scalar_size(e->pub.elem_type);
-    if (!size || !u64_mul(size, e->pub.n, &bytes)) return bad(c, "array of arrays, of an unknown type, or too long");
+    if (!size || !u64_mul(size, e->pub.n, &bytes))
+        return bad(c, "array of arrays, of an unknown type, or too long");
     return take(c, bytes, &p);
 }
 
@@ -142,13 +151,15 @@ static tess_status parse_kv(cursor *c, uint64_t n)
     gguf_impl *g = c->g;
     if (n > MAX_KV) return bad(c, "more than 65536 keys");
     g->kv = mem_calloc(c->s->m, n + 1, sizeof *g->kv);
-    if (!g->kv) return ERR(c->err, TESS_E_NOMEM, "%s: no memory for %llu keys", path_of(c), (unsigned long long)n);
+    if (!g->kv)
+        return ERR(c->err, TESS_E_NOMEM, "%s: no memory for %llu keys", path_of(c), (unsigned long long)n);
     for (uint64_t i = 0; i < n; i++) {
         entry *e = &g->kv[g->n_kv++];
         uint64_t key_len;
         TRY(take_str(c, &e->key_off, &key_len));
         e->pub.key_len = (size_t)key_len;
-        if (key_len == 0 || key_len > 65535 || !utf8_valid((const char *)g->data + e->key_off, (size_t)key_len)) return bad(c, "a key is empty, too long or not UTF-8");
+        if (key_len == 0 || key_len > 65535 || !utf8_valid((const char *)g->data + e->key_off, (size_t)key_len))
+            return bad(c, "a key is empty, too long or not UTF-8");
         TRY(take_u32(c, &e->pub.type));
         TRY(take_value(c, e));
     }
@@ -166,7 +177,8 @@ static tess_status link_kv(cursor *c)
     if (g->n_kv) qsort(g->kv, g->n_kv, sizeof *g->kv, entry_cmp);
     for (uint32_t i = 1; i < g->n_kv; i++)
         if (entry_cmp(&g->kv[i - 1], &g->kv[i]) == 0)
-            return ERR(c->err, TESS_E_FORMAT, "%s: key \"%.*s\" occurs twice", path_of(c), (int)MIN(g->kv[i].pub.key_len, (size_t)100), g->kv[i].pub.key);
+            return ERR(c->err, TESS_E_FORMAT, "%s: key \"%.*s\" occurs twice", path_of(c),
+                       (int)MIN(g->kv[i].pub.key_len, (size_t)100), g->kv[i].pub.key);
     return TESS_OK;
 }
 
@@ -180,8 +192,9 @@ static tess_status set_type(const cursor *c, const char *name, uint32_t id, src_
         t->type = types[i].name;
         if (t->dtype) return TESS_OK;
     }
-    return ERR(c->err, TESS_E_UNSUPPORTED, "%s: tensor \"%s\" has type %u (%s); supported are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q6_K", path_of(c), name,
-               id, t->type ? t->type : "unknown");
+    return ERR(c->err, TESS_E_UNSUPPORTED,
+               "%s: tensor \"%s\" has type %u (%s); supported are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q6_K",
+               path_of(c), name, id, t->type ? t->type : "unknown");
 }
 
 /* Size of t; its dims were read. */
@@ -192,9 +205,11 @@ static tess_status set_size(const cursor *c, const char *name, src_tensor *t)
     if (!source_block(t->dtype, &elems, &bytes)) return bad(c, "type without a size");
     for (uint32_t i = 0; i < t->rank; i++)
         if (t->shape[i] == 0 || !u64_mul(n, t->shape[i], &n) || n > (1ull << 48))
-            return ERR(c->err, TESS_E_FORMAT, "%s: tensor \"%s\": dimension %u is %llu", path_of(c), name, i, (unsigned long long)t->shape[i]);
+            return ERR(c->err, TESS_E_FORMAT, "%s: tensor \"%s\": dimension %u is %llu", path_of(c), name, i,
+                       (unsigned long long)t->shape[i]);
     if (t->shape[t->rank - 1] % elems)
-        return ERR(c->err, TESS_E_FORMAT, "%s: tensor \"%s\": rows of %llu are not whole blocks of %u", path_of(c), name, (unsigned long long)t->shape[t->rank - 1], elems);
+        return ERR(c->err, TESS_E_FORMAT, "%s: tensor \"%s\": rows of %llu are not whole blocks of %u",
+                   path_of(c), name, (unsigned long long)t->shape[t->rank - 1], elems);
     t->nbytes = n / elems * bytes; /* n <= 2^48, bytes <= 210 */
     return TESS_OK;
 }
@@ -207,11 +222,14 @@ static tess_status parse_tensor(cursor *c)
     uint32_t type;
     char name[256];
     TRY(take_str(c, &name_off, &name_len));
-    if (name_len > 255 || !source_name_ok((const char *)c->g->data + name_off, (size_t)name_len)) return bad(c, "bad tensor name");
+    if (name_len > 255 || !source_name_ok((const char *)c->g->data + name_off, (size_t)name_len))
+        return bad(c, "bad tensor name");
     memcpy(name, c->g->data + name_off, (size_t)name_len);
     name[name_len] = 0;
     TRY(take_u32(c, &t.rank));
-    if (t.rank < 1 || t.rank > 4) return ERR(c->err, TESS_E_FORMAT, "%s: tensor \"%s\" has %u dimensions, want 1 to 4", path_of(c), name, t.rank);
+    if (t.rank < 1 || t.rank > 4)
+        return ERR(c->err, TESS_E_FORMAT, "%s: tensor \"%s\" has %u dimensions, want 1 to 4", path_of(c), name,
+                   t.rank);
     for (uint32_t i = 0; i < t.rank; i++) TRY(take_u64(c, &dims[i]));
     for (uint32_t i = 0; i < t.rank; i++) t.shape[i] = dims[t.rank - 1 - i];
     TRY(take_u32(c, &type));
@@ -236,9 +254,11 @@ static tess_status place_tensors(cursor *c, uint64_t data_off, uint64_t align)
     for (uint32_t i = 0; i < s->n_tensors; i++) {
         src_tensor *t = &s->tensors[i];
         if (t->off != at)
-            return ERR(c->err, TESS_E_FORMAT, "%s: tensor \"%s\" is at data offset %llu, want %llu", path_of(c), t->name, (unsigned long long)t->off, (unsigned long long)at);
+            return ERR(c->err, TESS_E_FORMAT, "%s: tensor \"%s\" is at data offset %llu, want %llu", path_of(c),
+                       t->name, (unsigned long long)t->off, (unsigned long long)at);
         if (data_off > size || !range_in(t->off, t->nbytes, size - data_off))
-            return ERR(c->err, TESS_E_FORMAT, "%s: tensor \"%s\" ends beyond the file: the file is cut off", path_of(c), t->name);
+            return ERR(c->err, TESS_E_FORMAT, "%s: tensor \"%s\" ends beyond the file: the file is cut off",
+                       path_of(c), t->name);
         if (!u64_align(at + t->nbytes, align, &at)) return bad(c, "size overflows");
         t->off += data_off;
     }
@@ -254,15 +274,18 @@ static tess_status parse(cursor *c)
     if (memcmp(p, "GGUF", 4) != 0) return ERR(c->err, TESS_E_FORMAT, "%s: is not a GGUF file", path_of(c));
     TRY(take_u32(c, &version));
     if (version != 2 && version != 3)
-        return ERR(c->err, TESS_E_UNSUPPORTED, "%s: GGUF version %u%s; versions 2 and 3 are read", path_of(c), version, version > 0xffff ? " (big-endian)" : "");
+        return ERR(c->err, TESS_E_UNSUPPORTED, "%s: GGUF version %u%s; versions 2 and 3 are read", path_of(c),
+                   version, version > 0xffff ? " (big-endian)" : "");
     TRY(take_u64(c, &n_tensors));
     TRY(take_u64(c, &n_kv));
     TRY(parse_kv(c, n_kv));
-    if (n_tensors > (c->s->files[0].size - c->pos) / 24) return bad(c, "more tensors than the file can describe");
+    if (n_tensors > (c->s->files[0].size - c->pos) / 24)
+        return bad(c, "more tensors than the file can describe");
     for (uint64_t i = 0; i < n_tensors; i++) TRY(parse_tensor(c));
     TRY(link_kv(c));
     align = gguf_u64(c->s, "general.alignment", 32);
-    if (align < 8 || align > 65536 || (align & (align - 1))) return bad(c, "general.alignment is not a power of two from 8 to 65536");
+    if (align < 8 || align > 65536 || (align & (align - 1)))
+        return bad(c, "general.alignment is not a power of two from 8 to 65536");
     if (!u64_align(c->pos, align, &data_off)) return bad(c, "size overflows");
     return place_tensors(c, data_off, align);
 }

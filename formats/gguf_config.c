@@ -1,9 +1,10 @@
 /*
  * gguf_config.c - see gguf_config.h.
  *
- * Keys are "<general.architecture>.<name>". Biases, the tied head and the vocabulary are not among them: they are seen from the
- * tensors. Rope scaling of the llama3 kind is stored by llama.cpp as one divisor per frequency, tensor "rope_freqs.weight"; the
- * parameters of published models are tried and the tensor is accepted when one of them gives its numbers.
+ * Keys are "<general.architecture>.<name>". Biases, the tied head and the vocabulary are not among them: they
+ * are seen from the tensors. Rope scaling of the llama3 kind is stored by llama.cpp as one divisor per
+ * frequency, tensor "rope_freqs.weight"; the parameters of published models are tried and the tensor is
+ * accepted when one of them gives its numbers.
  */
 #include "gguf_config.h"
 
@@ -24,7 +25,8 @@ static uint32_t number(reader *r, const char *name, uint64_t def, bool required)
     const gguf_kv *v = gguf_find(r->s, key_of(r, name));
     uint64_t n = v ? gguf_u64(r->s, r->key, UINT64_MAX) : def;
     if (r->st == TESS_OK && ((!v && required) || n > UINT32_MAX))
-        r->st = ERR(r->err, TESS_E_FORMAT, "%s: key \"%s\" is %s", r->s->paths[0], r->key, v ? "not one whole number" : "missing");
+        r->st = ERR(r->err, TESS_E_FORMAT, "%s: key \"%s\" is %s", r->s->paths[0], r->key,
+                    v ? "not one whole number" : "missing");
     return n > UINT32_MAX ? 0 : (uint32_t)n;
 }
 static double real(reader *r, const char *name, double def) { return gguf_f64(r->s, key_of(r, name), def); }
@@ -39,14 +41,17 @@ static void read_scaling(reader *r, arch *a)
     if (!type || (len == 4 && memcmp(type, "none", 4) == 0)) return;
     t->factor = scale;
     t->orig_ctx = number(r, "rope.scaling.original_context_length", a->max_ctx, false);
-    if (len == 6 && memcmp(type, "linear", 6) == 0) t->rope_scale = scale != 1 ? ROPE_SCALE_LINEAR : ROPE_SCALE_NONE;
+    if (len == 6 && memcmp(type, "linear", 6) == 0)
+        t->rope_scale = scale != 1 ? ROPE_SCALE_LINEAR : ROPE_SCALE_NONE;
     else if (len == 4 && memcmp(type, "yarn", 4) == 0) {
         t->rope_scale = ROPE_SCALE_YARN;
         t->attn_factor = (scale > 1 ? 0.1 * log(scale) + 1 : 1) * real(r, "rope.scaling.attn_factor", 1);
         t->beta_fast = real(r, "rope.scaling.yarn_beta_fast", 32);
         t->beta_slow = real(r, "rope.scaling.yarn_beta_slow", 1);
     } else if (r->st == TESS_OK)
-        r->st = ERR(r->err, TESS_E_UNSUPPORTED, "%s: rope scaling \"%.*s\" is not supported; supported are none, linear, yarn", r->s->paths[0], (int)MIN(len, (size_t)40), type);
+        r->st = ERR(r->err, TESS_E_UNSUPPORTED,
+                    "%s: rope scaling \"%.*s\" is not supported; supported are none, linear, yarn",
+                    r->s->paths[0], (int)MIN(len, (size_t)40), type);
 }
 
 /* Divisor of frequency i of n under llama3 scaling. */
@@ -70,7 +75,8 @@ static tess_status read_rope_freqs(reader *r, arch *a)
     if (i < 0) return TESS_OK;
     const src_tensor *t = &r->s->tensors[i];
     if (t->rank != 1 || t->shape[0] != n || n > ARRAY_LEN(got))
-        return ERR(r->err, TESS_E_UNSUPPORTED, "%s: tensor \"rope_freqs.weight\" has not one number per rotary pair", r->s->paths[0]);
+        return ERR(r->err, TESS_E_UNSUPPORTED,
+                   "%s: tensor \"rope_freqs.weight\" has not one number per rotary pair", r->s->paths[0]);
     TRY(r->s->read(r->s, (uint32_t)i, 0, 1, 0, n, false, got, r->err));
     for (size_t f = 0; f < ARRAY_LEN(factors); f++) {
         arch_attn x = a->attn[0];
@@ -80,18 +86,24 @@ static tess_status read_rope_freqs(reader *r, arch *a)
         x.high_freq = 4;
         x.orig_ctx = 8192;
         uint32_t same = 0;
-        while (same < n && fabs((double)got[same] - llama3_divisor(&x, same, n)) <= 1e-4 * (double)got[same]) same++;
+        while (same < n && fabs((double)got[same] - llama3_divisor(&x, same, n)) <= 1e-4 * (double)got[same])
+            same++;
         if (same < n) continue;
         a->attn[0] = x;
         return TESS_OK;
     }
-    return ERR(r->err, TESS_E_UNSUPPORTED, "%s: tensor \"rope_freqs.weight\" holds frequencies of no scaling that is known here", r->s->paths[0]);
+    return ERR(r->err, TESS_E_UNSUPPORTED,
+               "%s: tensor \"rope_freqs.weight\" holds frequencies of no scaling that is known here",
+               r->s->paths[0]);
 }
 
 static uint32_t biases_seen(const source *s)
 {
     static const struct { const char *name; uint32_t bit; } seen[] = {
-        {"blk.0.attn_q.bias", BIAS_QKV}, {"blk.0.attn_output.bias", BIAS_O}, {"blk.0.ffn_up.bias", BIAS_FFN_IN}, {"blk.0.ffn_down.bias", BIAS_FFN_OUT},
+        {"blk.0.attn_q.bias", BIAS_QKV},
+        {"blk.0.attn_output.bias", BIAS_O},
+        {"blk.0.ffn_up.bias", BIAS_FFN_IN},
+        {"blk.0.ffn_down.bias", BIAS_FFN_OUT},
     };
     uint32_t bits = 0;
     for (size_t i = 0; i < ARRAY_LEN(seen); i++)
@@ -125,7 +137,8 @@ static void read_sizes(reader *r, const family *f, arch *a)
     a->attn_scale = a->head_dim ? 1 / sqrt((double)a->head_dim) : 0;
     a->attn[0].window = f->windows == WINDOW_NONE ? 0 : number(r, "attention.sliding_window", 0, false);
     if (r->st == TESS_OK && number(r, "expert_count", 0, false) != 0)
-        r->st = ERR(r->err, TESS_E_UNSUPPORTED, "%s: key \"%s\": models with experts are not supported", r->s->paths[0], r->key);
+        r->st = ERR(r->err, TESS_E_UNSUPPORTED, "%s: key \"%s\": models with experts are not supported",
+                    r->s->paths[0], r->key);
 }
 
 tess_status gguf_config_read(const source *s, gguf_config *out, tess_error *err)
@@ -138,7 +151,9 @@ tess_status gguf_config_read(const source *s, gguf_config *out, tess_error *err)
     out->fam = family_by_gguf(name, len);
     family_gguf_list(list, sizeof list);
     if (!out->fam)
-        return ERR(err, TESS_E_UNSUPPORTED, "%s: architecture \"%.*s\" is not supported; supported in GGUF files are %s", s->paths[0], (int)MIN(len, (size_t)60), name, list);
+        return ERR(err, TESS_E_UNSUPPORTED,
+                   "%s: architecture \"%.*s\" is not supported; supported in GGUF files are %s", s->paths[0],
+                   (int)MIN(len, (size_t)60), name, list);
     reader r = {.s = s, .arch = out->fam->arch, .err = err};
     arch_default(&out->a);
     read_sizes(&r, family_by_model_type(out->fam->model_type), &out->a);
@@ -152,8 +167,10 @@ tess_status gguf_config_read(const source *s, gguf_config *out, tess_error *err)
 
 void gguf_generation_put(const source *s, kvs_builder *b)
 {
-    static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
-    static const char *const single[][2] = {{"tokenizer.ggml.bos_token_id", "gen.bos"}, {"tokenizer.ggml.padding_token_id", "gen.pad"}};
+    static const char *const ends[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
+    static const char *const single[][2] = {{"tokenizer.ggml.bos_token_id", "gen.bos"},
+                                            {"tokenizer.ggml.padding_token_id", "gen.pad"}};
     int32_t ids[ARRAY_LEN(ends)];
     uint32_t n = 0;
     for (size_t i = 0; i < ARRAY_LEN(ends); i++) {

@@ -1,8 +1,8 @@
 /*
  * hf_config.c - config.json to arch, by the row of the family. See hf_config.h; the rope part is in hf_rope.c.
  *
- * Families differ in how keys are called, not in what they mean, so every number is looked up by all its spellings. What a key
- * cannot say is in the adjust functions at the end.
+ * Families differ in how keys are called, not in what they mean, so every number is looked up by all its
+ * spellings. What a key cannot say is in the adjust functions at the end.
  */
 #include <math.h>
 #include <stdio.h>
@@ -38,7 +38,8 @@ void cfg_fail(cfg *c, tess_status st, const char *fmt, ...)
 
 static void wrong_type(cfg *c, const char *keys, const json_t *v, const char *want)
 {
-    cfg_fail(c, TESS_E_FORMAT, "%s: key \"%.*s\" is %s, want %s", c->file, (int)strcspn(keys, "|"), keys, jsonr_type(v), want);
+    cfg_fail(c, TESS_E_FORMAT, "%s: key \"%.*s\" is %s, want %s", c->file, (int)strcspn(keys, "|"), keys,
+             jsonr_type(v), want);
 }
 
 uint32_t cfg_u32(cfg *c, const char *keys, uint32_t def, bool required)
@@ -91,36 +92,55 @@ static const family *find_family(cfg *c)
     }
     const family *f = family_by_model_type(type);
     family_list(list, sizeof list);
-    if (!f) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: model family \"%.60s\" is not supported; supported are %s", c->file, type, list);
+    if (!f)
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: model family \"%.60s\" is not supported; supported are %s",
+                 c->file, type, list);
     const json_t *classes = cfg_get(c->root, "architectures"), *first = json_array_get(classes, 0);
     if (f && json_is_string(first) && strcmp(json_string_value(first), f->class_name) != 0)
-        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: architecture \"%.80s\" is not supported; of this family it must be %s", c->file, json_string_value(first), f->class_name);
+        cfg_fail(c, TESS_E_UNSUPPORTED,
+                 "%s: architecture \"%.80s\" is not supported; of this family it must be %s", c->file,
+                 json_string_value(first), f->class_name);
     return f;
 }
 
 /* Keys that change the result whatever the family, and that we do not follow. */
 static void refuse_unknown(cfg *c)
 {
-    static const char *const keys[] = {"quantization_config", "compression_config", "num_local_experts", "num_experts", "n_routed_experts",
-                                       "sparsity_config", "kv_lora_rank"};
+    static const char *const keys[] = {"quantization_config", "compression_config", "num_local_experts",
+                                       "num_experts",         "n_routed_experts",   "sparsity_config",
+                                       "kv_lora_rank"};
     for (size_t i = 0; i < ARRAY_LEN(keys); i++)
-        if (cfg_get(c->root, keys[i])) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: key \"%s\": such models are not supported", c->file, keys[i]);
-    if (cfg_bool(c, "use_bidirectional_attention", false)) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: use_bidirectional_attention is not supported", c->file);
-    if (cfg_bool(c, "alibi", false)) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: alibi position biases are not supported", c->file);
-    if (cfg_bool(c, "add_cross_attention", false)) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: cross attention is not supported", c->file);
+        if (cfg_get(c->root, keys[i]))
+            cfg_fail(c, TESS_E_UNSUPPORTED, "%s: key \"%s\": such models are not supported", c->file, keys[i]);
+    if (cfg_bool(c, "use_bidirectional_attention", false))
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: use_bidirectional_attention is not supported", c->file);
+    if (cfg_bool(c, "alibi", false))
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: alibi position biases are not supported", c->file);
+    if (cfg_bool(c, "add_cross_attention", false))
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: cross attention is not supported", c->file);
 }
 
 static uint32_t read_act(cfg *c, const family *f)
 {
     static const struct { const char *name; uint32_t act; } acts[] = {
-        {"silu", ACT_SILU}, {"swish", ACT_SILU}, {"gelu", ACT_GELU}, {"gelu_new", ACT_GELU_TANH}, {"gelu_pytorch_tanh", ACT_GELU_TANH},
-        {"gelu_fast", ACT_GELU_TANH}, {"relu", ACT_RELU}, {"relu2", ACT_RELU2},
+        {"silu", ACT_SILU},
+        {"swish", ACT_SILU},
+        {"gelu", ACT_GELU},
+        {"gelu_new", ACT_GELU_TANH},
+        {"gelu_pytorch_tanh", ACT_GELU_TANH},
+        {"gelu_fast", ACT_GELU_TANH},
+        {"relu", ACT_RELU},
+        {"relu2", ACT_RELU2},
     };
     const char *name = cfg_str(c, c->root, "hidden_activation|hidden_act|activation_function|activation", NULL);
     if (!name) return f->act;
     for (size_t i = 0; i < ARRAY_LEN(acts); i++)
-        if (strcmp(acts[i].name, name) == 0) return f->gelu_tanh && acts[i].act == ACT_GELU ? (uint32_t)ACT_GELU_TANH : acts[i].act;
-    cfg_fail(c, TESS_E_UNSUPPORTED, "%s: activation \"%.60s\" is not supported; supported are silu, gelu, gelu_new, gelu_pytorch_tanh, relu, relu2", c->file, name);
+        if (strcmp(acts[i].name, name) == 0)
+            return f->gelu_tanh && acts[i].act == ACT_GELU ? (uint32_t)ACT_GELU_TANH : acts[i].act;
+    cfg_fail(c, TESS_E_UNSUPPORTED,
+             "%s: activation \"%.60s\" is not supported; supported are silu, gelu, gelu_new, "
+             "gelu_pytorch_tanh, relu, relu2",
+             c->file, name);
     return f->act;
 }
 
@@ -133,7 +153,8 @@ static void read_sizes(cfg *c, const family *f, arch *a)
     a->n_heads = cfg_u32(c, "num_attention_heads|n_head", 1, true);
     a->n_kv_heads = cfg_u32(c, "num_key_value_heads|num_kv_heads", a->n_heads, false);
     a->max_ctx = cfg_u32(c, "max_position_embeddings|n_positions|n_ctx", 1, true);
-    a->ffn_size = cfg_u32(c, "intermediate_size|n_inner|ffn_hidden_size", a->hidden_size <= UINT32_MAX / 4 ? 4 * a->hidden_size : 0, !f->ffn_4h);
+    a->ffn_size = cfg_u32(c, "intermediate_size|n_inner|ffn_hidden_size",
+                          a->hidden_size <= UINT32_MAX / 4 ? 4 * a->hidden_size : 0, !f->ffn_4h);
     a->norm_eps = cfg_f64(c, c->root, "rms_norm_eps|layer_norm_epsilon|layer_norm_eps|norm_epsilon", f->eps);
     if (c->st < 0) return;
     if (a->n_heads == 0 || a->n_layers > ARCH_MAX_LAYERS) {
@@ -142,7 +163,9 @@ static void read_sizes(cfg *c, const family *f, arch *a)
     }
     a->head_dim = cfg_u32(c, "head_dim", a->hidden_size / a->n_heads, false);
     if (!cfg_get(c->root, "head_dim") && a->hidden_size % a->n_heads)
-        cfg_fail(c, TESS_E_FORMAT, "%s: hidden_size %u is not a multiple of num_attention_heads %u, and head_dim is missing", c->file, a->hidden_size, a->n_heads);
+        cfg_fail(c, TESS_E_FORMAT,
+                 "%s: hidden_size %u is not a multiple of num_attention_heads %u, and head_dim is missing",
+                 c->file, a->hidden_size, a->n_heads);
     a->v_head_dim = a->head_dim;
 }
 
@@ -169,7 +192,9 @@ static bool layer_slides(cfg *c, const family *f, const json_t *types, uint32_t 
     const char *type = json_string_value(json_array_get(types, i));
     if (type && strcmp(type, "full_attention") == 0) return false;
     if (!type || strcmp(type, "sliding_attention") != 0)
-        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: layer_types[%u] is \"%.40s\"; supported are full_attention and sliding_attention", c->file, i, type ? type : "no string");
+        cfg_fail(c, TESS_E_UNSUPPORTED,
+                 "%s: layer_types[%u] is \"%.40s\"; supported are full_attention and sliding_attention",
+                 c->file, i, type ? type : "no string");
     return true;
 }
 
@@ -179,7 +204,8 @@ static uint8_t attn_kind(cfg *c, arch *a, const arch_attn *t)
     for (uint32_t i = 0; i < a->n_attn_kinds; i++)
         if (memcmp(&a->attn[i], t, sizeof *t) == 0) return (uint8_t)i;
     if (a->n_attn_kinds == ARCH_MAX_ATTN_KINDS) {
-        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: more than %d kinds of attention layers", c->file, ARCH_MAX_ATTN_KINDS);
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: more than %d kinds of attention layers", c->file,
+                 ARCH_MAX_ATTN_KINDS);
         return 0;
     }
     a->attn[a->n_attn_kinds] = *t;
@@ -195,20 +221,28 @@ static void read_layers(cfg *c, const family *f, arch *a)
     a->rope_kind = f->rope_kind;
     double dims = (double)a->head_dim * rotary;
     a->rope_dims = a->rope_kind == ROPE_NONE || !(dims >= 0 && dims <= 4096) ? 0 : (uint32_t)dims;
-    uint32_t window = cfg_u32(c, "sliding_window", 0, false), interval = cfg_u32(c, "no_rope_layer_interval", 4, false);
+    uint32_t window = cfg_u32(c, "sliding_window", 0, false),
+             interval = cfg_u32(c, "no_rope_layer_interval", 4, false);
     if (f->windows == WINDOW_NONE && f->adjust != ADJUST_SMOLLM3) window = 0;
-    if ((f->windows == WINDOW_QWEN || f->adjust == ADJUST_SMOLLM3) && !cfg_bool(c, "use_sliding_window", false)) window = 0;
-    if (types && json_array_size(types) != a->n_layers) cfg_fail(c, TESS_E_FORMAT, "%s: layer_types has %zu entries for %u layers", c->file, json_array_size(types), a->n_layers);
-    if (no_rope && json_array_size(no_rope) != a->n_layers) cfg_fail(c, TESS_E_FORMAT, "%s: no_rope_layers has %zu entries for %u layers", c->file, json_array_size(no_rope), a->n_layers);
+    if ((f->windows == WINDOW_QWEN || f->adjust == ADJUST_SMOLLM3) && !cfg_bool(c, "use_sliding_window", false))
+        window = 0;
+    if (types && json_array_size(types) != a->n_layers)
+        cfg_fail(c, TESS_E_FORMAT, "%s: layer_types has %zu entries for %u layers", c->file,
+                 json_array_size(types), a->n_layers);
+    if (no_rope && json_array_size(no_rope) != a->n_layers)
+        cfg_fail(c, TESS_E_FORMAT, "%s: no_rope_layers has %zu entries for %u layers", c->file,
+                 json_array_size(no_rope), a->n_layers);
     a->n_attn_kinds = 0;
     for (uint32_t i = 0; i < a->n_layers && c->st == TESS_OK; i++) {
         bool rope_on = a->rope_kind != ROPE_NONE, slides = window != 0 && layer_slides(c, f, types, i);
         uint64_t flag = 1;
         if (f->adjust == ADJUST_SMOLLM3) {
-            if (no_rope && !jsonr_u64(json_array_get(no_rope, i), &flag)) cfg_fail(c, TESS_E_FORMAT, "%s: no_rope_layers[%u] is not 0 or 1", c->file, i);
+            if (no_rope && !jsonr_u64(json_array_get(no_rope, i), &flag))
+                cfg_fail(c, TESS_E_FORMAT, "%s: no_rope_layers[%u] is not 0 or 1", c->file, i);
             rope_on = no_rope ? flag != 0 : interval == 0 || (i + 1) % interval != 0;
             if (!types) slides = window != 0 && !rope_on;
-        } else if (no_rope) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: no_rope_layers is not supported in this family", c->file);
+        } else if (no_rope)
+            cfg_fail(c, TESS_E_UNSUPPORTED, "%s: no_rope_layers is not supported in this family", c->file);
         arch_attn t = ropes[slides];
         t.window = slides ? window : 0;
         t.rope_on = rope_on;
@@ -224,7 +258,9 @@ static void adjust(cfg *c, const family *f, arch *a)
     case ADJUST_FALCON: {
         bool grouped = cfg_bool(c, "new_decoder_architecture", false);
         if (!grouped) a->n_kv_heads = cfg_bool(c, "multi_query", true) ? 1 : a->n_heads;
-        if (grouped) a->block_kind = cfg_u32(c, "num_ln_in_parallel_attn", 2, false) == 2 ? BLOCK_PARALLEL2 : BLOCK_PARALLEL;
+        if (grouped)
+            a->block_kind =
+                cfg_u32(c, "num_ln_in_parallel_attn", 2, false) == 2 ? BLOCK_PARALLEL2 : BLOCK_PARALLEL;
         else a->block_kind = cfg_bool(c, "parallel_attn", true) ? BLOCK_PARALLEL : BLOCK_PRE;
         break;
     }
@@ -240,7 +276,8 @@ static void adjust(cfg *c, const family *f, arch *a)
     case ADJUST_GPT2:
         a->learned_pos = 1;
         if (!cfg_bool(c, "scale_attn_weights", true)) a->attn_scale = 1;
-        if (cfg_bool(c, "scale_attn_by_inverse_layer_idx", false)) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: scale_attn_by_inverse_layer_idx is not supported", c->file);
+        if (cfg_bool(c, "scale_attn_by_inverse_layer_idx", false))
+            cfg_fail(c, TESS_E_UNSUPPORTED, "%s: scale_attn_by_inverse_layer_idx is not supported", c->file);
         break;
     default: break;
     }
@@ -335,8 +372,8 @@ static void put_generation(cfg *gen, cfg *config, kvs_builder *b)
     if (cfg_get(gen->root, "do_sample")) kvs_put_bool(b, "gen.do_sample", cfg_bool(gen, "do_sample", false));
 }
 
-tess_status hf_generation_put(const char *gen, size_t gen_len, const char *gen_file, const char *config, size_t config_len,
-                              const char *config_file, kvs_builder *b, tess_error *err)
+tess_status hf_generation_put(const char *gen, size_t gen_len, const char *gen_file, const char *config,
+                              size_t config_len, const char *config_file, kvs_builder *b, tess_error *err)
 {
     json_t *g = NULL, *k = NULL;
     tess_status st = TESS_OK;
@@ -367,8 +404,9 @@ static const json_t *default_template(const json_t *v)
     return NULL;
 }
 
-tess_status hf_chat_template_put(const char *jinja, size_t jinja_len, const char *tok_config, size_t tok_config_len,
-                                 const char *tok_config_file, kvs_builder *b, tess_error *err)
+tess_status hf_chat_template_put(const char *jinja, size_t jinja_len, const char *tok_config,
+                                 size_t tok_config_len, const char *tok_config_file, kvs_builder *b,
+                                 tess_error *err)
 {
     enum { MAX_TEMPLATE = 1 << 20 };
     json_t *root = NULL;
@@ -379,7 +417,8 @@ tess_status hf_chat_template_put(const char *jinja, size_t jinja_len, const char
         jinja = json_string_value(v);
         jinja_len = json_string_length(v);
     }
-    if (jinja && jinja_len > MAX_TEMPLATE) st = ERR(err, TESS_E_FORMAT, "chat template is %zu bytes, the limit is %d", jinja_len, MAX_TEMPLATE);
+    if (jinja && jinja_len > MAX_TEMPLATE)
+        st = ERR(err, TESS_E_FORMAT, "chat template is %zu bytes, the limit is %d", jinja_len, MAX_TEMPLATE);
     else if (jinja) kvs_put_str(b, "chat.template", jinja, jinja_len);
     json_decref(root);
     return st;

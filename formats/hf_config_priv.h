@@ -1,12 +1,13 @@
-/* hf_config_priv.h - reading numbers out of one JSON object with one error path: the first failure stays, later reads give
- * their defaults. Shared by hf_config.c and hf_rope.c. */
+/* hf_config_priv.h - reading numbers out of one JSON object with one error path: the first failure stays, later
+ * reads give their defaults. Shared by hf_config.c and hf_rope.c. */
 #ifndef TESS_HF_CONFIG_PRIV_H
 #define TESS_HF_CONFIG_PRIV_H
 #include "hf_config.h"
 #include "json.h"
 
 typedef struct { const json_t *root; const char *file; tess_status st; tess_error *err; } cfg;
-/* Members; absent and null are alike. Keys may be alternatives: "hidden_size|n_embd", the first present one counts. */
+/* Members; absent and null are alike. Keys may be alternatives: "hidden_size|n_embd", the first present one
+ * counts. */
 const json_t *cfg_get(const json_t *o, const char *keys);
 uint32_t cfg_u32(cfg *c, const char *keys, uint32_t def, bool required);
 double cfg_f64(cfg *c, const json_t *o, const char *keys, double def);
@@ -14,6 +15,7 @@ bool cfg_bool(cfg *c, const char *keys, bool def);
 const char *cfg_str(cfg *c, const json_t *o, const char *keys, const char *def);
 void cfg_fail(cfg *c, tess_status st, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
-/* Rope of the attention kinds: full[0] for full attention, full[1] for sliding windows; rotary: share of head_dim that turns. */
+/* Rope of the attention kinds: full[0] for full attention, full[1] for sliding windows; rotary: share of
+ * head_dim that turns. */
 tess_status hf_rope_read(cfg *c, const family *f, uint32_t max_ctx, arch_attn kinds[2], double *rotary);
 #endif

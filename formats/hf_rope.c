@@ -1,12 +1,13 @@
 /*
  * hf_rope.c - the rope part of config.json, in every spelling that checkpoints use.
  *
- *   new:  "rope_parameters": {"rope_theta", "rope_type", "partial_rotary_factor", ...}, or one such object per layer type:
+ *   new:  "rope_parameters": {"rope_theta", "rope_type", "partial_rotary_factor", ...}, or one per layer type:
  *         {"full_attention": {...}, "sliding_attention": {...}}
- *   old:  "rope_theta", "partial_rotary_factor" beside "rope_scaling": {"type" or "rope_type", "factor", ...} or null
+ *   old:  "rope_theta", "partial_rotary_factor" and "rope_scaling": {"type" or "rope_type", "factor", ...}
  *
- * Both read to the same struct; when both are given and differ, the file is refused. Scalings are stored resolved: attn_factor is
- * the multiplier of cos and sin (yarn: 0.1 ln(factor) + 1 unless the file says otherwise), orig_ctx is never left to a default.
+ * Both read to the same struct; when both are given and differ, the file is refused. Scalings are stored
+ * resolved: attn_factor is the multiplier of cos and sin (yarn: 0.1 ln(factor) + 1 unless the file says
+ * otherwise), orig_ctx is never left to a default.
  */
 #include <math.h>
 #include <stdio.h>
@@ -22,9 +23,14 @@ static const struct { const char *name; uint32_t kind; } rope_types[] = {
 
 static void check_keys(cfg *c, const json_t *o)
 {
-    static const char *const known[] = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "low_freq_factor", "high_freq_factor",
-                                        "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
-                                        "truncate", "finetuned"};
+    static const char *const known[] = {"rope_type",        "type",
+                                        "rope_theta",       "partial_rotary_factor",
+                                        "factor",           "low_freq_factor",
+                                        "high_freq_factor", "original_max_position_embeddings",
+                                        "attention_factor", "beta_fast",
+                                        "beta_slow",        "mscale",
+                                        "mscale_all_dim",   "truncate",
+                                        "finetuned"};
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)o, key, v) {
@@ -32,7 +38,8 @@ static void check_keys(cfg *c, const json_t *o)
         for (size_t i = 0; i < ARRAY_LEN(known) && !ok; i++) ok = strcmp(known[i], key) == 0;
         if (!ok) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: rope parameter \"%.60s\" is not supported", c->file, key);
     }
-    if (json_is_false(json_object_get(o, "truncate"))) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: rope parameter truncate = false is not supported", c->file);
+    if (json_is_false(json_object_get(o, "truncate")))
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: rope parameter truncate = false is not supported", c->file);
 }
 
 static uint32_t rope_type(cfg *c, const json_t *o)
@@ -41,10 +48,15 @@ static uint32_t rope_type(cfg *c, const json_t *o)
     const char *other = cfg_str(c, o, "type", name);
     for (size_t i = 0; i < ARRAY_LEN(rope_types); i++)
         if (strcmp(rope_types[i].name, name) == 0) {
-            if (strcmp(name, other) != 0) cfg_fail(c, TESS_E_FORMAT, "%s: rope_type is \"%.40s\" and type is \"%.40s\": remove the wrong one", c->file, name, other);
+            if (strcmp(name, other) != 0)
+                cfg_fail(c, TESS_E_FORMAT,
+                         "%s: rope_type is \"%.40s\" and type is \"%.40s\": remove the wrong one", c->file,
+                         name, other);
             return rope_types[i].kind;
         }
-    cfg_fail(c, TESS_E_UNSUPPORTED, "%s: rope type \"%.60s\" is not supported; supported are default, linear, dynamic, yarn, llama3", c->file, name);
+    cfg_fail(c, TESS_E_UNSUPPORTED,
+             "%s: rope type \"%.60s\" is not supported; supported are default, linear, dynamic, yarn, llama3",
+             c->file, name);
     return ROPE_SCALE_NONE;
 }
 
@@ -59,7 +71,8 @@ static void read_scaling(cfg *c, const json_t *o, uint32_t max_ctx, rope *r)
     t->rope_theta = cfg_f64(c, o, "rope_theta", t->rope_theta);
     r->rotary = cfg_f64(c, o, "partial_rotary_factor", r->rotary);
     if (t->rope_scale == ROPE_SCALE_NONE) return;
-    double orig = cfg_f64(c, c->root, "original_max_position_embeddings", cfg_f64(c, o, "original_max_position_embeddings", max_ctx));
+    double orig = cfg_f64(c, c->root, "original_max_position_embeddings",
+                          cfg_f64(c, o, "original_max_position_embeddings", max_ctx));
     if (t->rope_scale == ROPE_SCALE_DYNAMIC || t->rope_scale == ROPE_SCALE_LINEAR) orig = max_ctx;
     if (!(orig >= 1 && orig <= 1 << 30)) {
         cfg_fail(c, TESS_E_FORMAT, "%s: original_max_position_embeddings is %g", c->file, orig);
@@ -67,15 +80,19 @@ static void read_scaling(cfg *c, const json_t *o, uint32_t max_ctx, rope *r)
     }
     t->orig_ctx = (uint32_t)orig;
     t->factor = cfg_f64(c, o, "factor", t->rope_scale == ROPE_SCALE_YARN ? max_ctx / orig : 0);
-    if (!(t->factor > 0)) cfg_fail(c, TESS_E_FORMAT, "%s: rope scaling: factor is missing or not positive", c->file);
+    if (!(t->factor > 0))
+        cfg_fail(c, TESS_E_FORMAT, "%s: rope scaling: factor is missing or not positive", c->file);
     if (t->rope_scale == ROPE_SCALE_LLAMA3) {
         t->low_freq = cfg_f64(c, o, "low_freq_factor", 0);
         t->high_freq = cfg_f64(c, o, "high_freq_factor", 0);
-        if (!(t->low_freq > 0) || !(t->high_freq > 0)) cfg_fail(c, TESS_E_FORMAT, "%s: rope scaling llama3: low_freq_factor or high_freq_factor is missing", c->file);
+        if (!(t->low_freq > 0) || !(t->high_freq > 0))
+            cfg_fail(c, TESS_E_FORMAT,
+                     "%s: rope scaling llama3: low_freq_factor or high_freq_factor is missing", c->file);
     }
     if (t->rope_scale != ROPE_SCALE_YARN) return;
     double m = cfg_f64(c, o, "mscale", 0), m_all = cfg_f64(c, o, "mscale_all_dim", 0);
-    double computed = m != 0 && m_all != 0 ? mscale_of(t->factor, m) / mscale_of(t->factor, m_all) : mscale_of(t->factor, 1);
+    double computed =
+        m != 0 && m_all != 0 ? mscale_of(t->factor, m) / mscale_of(t->factor, m_all) : mscale_of(t->factor, 1);
     t->attn_factor = cfg_f64(c, o, "attention_factor", computed);
     t->beta_fast = cfg_f64(c, o, "beta_fast", 32);
     t->beta_slow = cfg_f64(c, o, "beta_slow", 1);
@@ -93,18 +110,21 @@ static rope rope_default(double theta, double rotary)
 static bool rope_equal(const rope *a, const rope *b)
 {
     const arch_attn *x = &a->t, *y = &b->t;
-    return x->rope_scale == y->rope_scale && x->rope_theta == y->rope_theta && x->factor == y->factor && x->low_freq == y->low_freq &&
-           x->high_freq == y->high_freq && x->beta_fast == y->beta_fast && x->beta_slow == y->beta_slow &&
-           x->attn_factor == y->attn_factor && x->orig_ctx == y->orig_ctx && a->rotary == b->rotary;
+    return x->rope_scale == y->rope_scale && x->rope_theta == y->rope_theta && x->factor == y->factor &&
+           x->low_freq == y->low_freq && x->high_freq == y->high_freq && x->beta_fast == y->beta_fast &&
+           x->beta_slow == y->beta_slow && x->attn_factor == y->attn_factor && x->orig_ctx == y->orig_ctx &&
+           a->rotary == b->rotary;
 }
 
 /* Whether rope_parameters holds one object per layer type. */
 static bool nested(const json_t *o)
 {
-    return json_is_object(json_object_get(o, "full_attention")) || json_is_object(json_object_get(o, "sliding_attention"));
+    return json_is_object(json_object_get(o, "full_attention")) ||
+           json_is_object(json_object_get(o, "sliding_attention"));
 }
 
-static const char theta_keys[] = "rope_theta|rotary_emb_base", share_keys[] = "partial_rotary_factor|rotary_pct";
+static const char theta_keys[] = "rope_theta|rotary_emb_base",
+                  share_keys[] = "partial_rotary_factor|rotary_pct";
 
 /* The old spelling; what it does not say is theta and share. */
 static rope old_spelling(cfg *c, const json_t *scaling, uint32_t max_ctx, double theta, double share)
@@ -127,7 +147,9 @@ static void new_spelling(cfg *c, const json_t *o, uint32_t max_ctx, bool same, r
     }
     json_object_foreach((json_t *)(uintptr_t)o, key, v) {
         bool is_full = strcmp(key, names[0]) == 0;
-        if (!is_full && strcmp(key, names[1]) != 0) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: rope_parameters of layer type \"%.60s\" are not supported", c->file, key);
+        if (!is_full && strcmp(key, names[1]) != 0)
+            cfg_fail(c, TESS_E_UNSUPPORTED, "%s: rope_parameters of layer type \"%.60s\" are not supported",
+                     c->file, key);
         else if (json_is_object(v)) read_scaling(c, v, max_ctx, is_full ? full : sliding);
     }
 }
@@ -136,7 +158,8 @@ tess_status hf_rope_read(cfg *c, const family *f, uint32_t max_ctx, arch_attn ki
 {
     const json_t *now = cfg_get(c->root, "rope_parameters"), *old = cfg_get(c->root, "rope_scaling");
     bool same = f->rope_local == 0; /* one set of parameters for all layers */
-    if ((now && !json_is_object(now)) || (old && !json_is_object(old))) cfg_fail(c, TESS_E_FORMAT, "%s: rope_parameters and rope_scaling must be objects", c->file);
+    if ((now && !json_is_object(now)) || (old && !json_is_object(old)))
+        cfg_fail(c, TESS_E_FORMAT, "%s: rope_parameters and rope_scaling must be objects", c->file);
     if (c->st < 0) return c->st;
     rope full = old_spelling(c, now ? NULL : old, max_ctx, f->rope_theta, f->rotary), sliding = full;
     if (!same) sliding = rope_default(cfg_f64(c, c->root, "rope_local_base_freq", f->rope_local), full.rotary);
@@ -149,9 +172,13 @@ tess_status hf_rope_read(cfg *c, const family *f, uint32_t max_ctx, arch_attn ki
             said.t.rope_theta = theta;
         }
         if (c->st == TESS_OK && !rope_equal(&said, &full))
-            cfg_fail(c, TESS_E_FORMAT, "%s: rope_parameters contradict rope_theta, rope_scaling or partial_rotary_factor; remove the wrong ones", c->file);
+            cfg_fail(c, TESS_E_FORMAT,
+                     "%s: rope_parameters contradict rope_theta, rope_scaling or partial_rotary_factor; remove "
+                     "the wrong ones",
+                     c->file);
     }
-    if (full.rotary != sliding.rotary) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: partial_rotary_factor differs between layer types", c->file);
+    if (full.rotary != sliding.rotary)
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: partial_rotary_factor differs between layer types", c->file);
     kinds[0] = full.t;
     kinds[1] = sliding.t;
     *rotary = full.rotary;

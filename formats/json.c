@@ -1,11 +1,12 @@
-/* json.c - see json.h. The depth is checked by a scan before jansson sees the text, because its own limit (2048) is not ours
- * to set, and its parser recurses. */
+/* json.c - see json.h. The depth is checked by a scan before jansson sees the text, because its own limit
+ * (2048) is not ours to set, and its parser recurses. */
 #include "json.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* Deepest nesting of brackets outside strings. Text that is not JSON gives some number; the parser refuses it later. */
+/* Deepest nesting of brackets outside strings. Text that is not JSON gives some number; the parser refuses it
+ * later. */
 static uint32_t max_depth(const char *p, size_t n)
 {
     uint32_t depth = 0, deepest = 0;
@@ -22,7 +23,8 @@ static uint32_t max_depth(const char *p, size_t n)
     return deepest;
 }
 
-/* Turns integers of 19 digits or more into reals of nearly the same value and the same length: "...456" into "...4e2". */
+/* Turns integers of 19 digits or more into reals of nearly the same value and the same length: "...456" into
+ * "...4e2". */
 static void soften_big_integers(char *p, size_t n)
 {
     bool in_string = false;
@@ -36,7 +38,8 @@ static void soften_big_integers(char *p, size_t n)
         size_t end = i;
         while (end < n && p[end] >= '0' && p[end] <= '9') end++;
         if (end == i) continue;
-        bool real = (end < n && (p[end] == '.' || p[end] == 'e' || p[end] == 'E')) || (i > 0 && (p[i - 1] == '.' || p[i - 1] == 'e' || p[i - 1] == 'E' || p[i - 1] == '+'));
+        bool real = (end < n && (p[end] == '.' || p[end] == 'e' || p[end] == 'E')) ||
+                    (i > 0 && (p[i - 1] == '.' || p[i - 1] == 'e' || p[i - 1] == 'E' || p[i - 1] == '+'));
         if (!real && end - i >= 19) memcpy(p + end - 2, "e2", 2);
         i = end - 1;
     }
@@ -54,7 +57,8 @@ static json_t *load_softened(const char *text, size_t len, size_t how, json_erro
     return v;
 }
 
-tess_status jsonr_parse(const char *text, size_t len, uint32_t flags, const char *what, json_t **out, tess_error *err)
+tess_status jsonr_parse(const char *text, size_t len, uint32_t flags, const char *what, json_t **out,
+                        tess_error *err)
 {
     *out = NULL;
     if (max_depth(text, len) > JSONR_MAX_DEPTH)
@@ -64,11 +68,13 @@ tess_status jsonr_parse(const char *text, size_t len, uint32_t flags, const char
     *out = json_loadb(text, len, how, &e);
     if (!*out && json_error_code(&e) == json_error_numeric_overflow) *out = load_softened(text, len, how, &e);
     if (*out) return TESS_OK;
-    if (json_error_code(&e) == json_error_out_of_memory) return ERR(err, TESS_E_NOMEM, "%s: no memory to parse it", what);
+    if (json_error_code(&e) == json_error_out_of_memory)
+        return ERR(err, TESS_E_NOMEM, "%s: no memory to parse it", what);
     return ERR(err, TESS_E_FORMAT, "%s: line %d, column %d: %s", what, e.line, e.column, e.text);
 }
 
-tess_status jsonr_parse_object(const char *text, size_t len, uint32_t flags, const char *what, json_t **out, tess_error *err)
+tess_status jsonr_parse_object(const char *text, size_t len, uint32_t flags, const char *what, json_t **out,
+                               tess_error *err)
 {
     TRY(jsonr_parse(text, len, flags, what, out, err));
     if (json_is_object(*out)) return TESS_OK;

@@ -1,10 +1,11 @@
 /*
- * source.c - what all checkpoint sources share: the tables of files and tensors, and reading boxes of tensors that lie
- * row-major in files.
+ * source.c - what all checkpoint sources share: the tables of files and tensors, and reading boxes of tensors
+ * that lie row-major in files.
  *
- * Reads go through pread, never through a map: a file that shrinks meanwhile is then an error with an offset instead of a
- * signal or silent zeros. A box is read in steps of at most 64 KiB through a buffer on the stack; raw full rows go straight
- * to the destination. Values of blocks are computed as d * q (+ m) in f32 from f16 scales, one rounding each.
+ * Reads go through pread, never through a map: a file that shrinks meanwhile is then an error with an offset
+ * instead of a signal or silent zeros. A box is read in steps of at most 64 KiB through a buffer on the stack;
+ * raw full rows go straight to the destination. Values of blocks are computed as d * q (+ m) in f32 from f16
+ * scales, one rounding each.
  */
 #include "source.h"
 
@@ -40,9 +41,11 @@ void source_close(source *s)
 tess_status source_add_file(source *s, const char *path, uint32_t *index, tess_error *err)
 {
     size_t cap = s->file_cap;
-    if (!mem_grow(s->m, &s->paths, &cap, s->n_files + 1u, sizeof *s->paths)) return ERR(err, TESS_E_NOMEM, "%s: no memory", path);
+    if (!mem_grow(s->m, &s->paths, &cap, s->n_files + 1u, sizeof *s->paths))
+        return ERR(err, TESS_E_NOMEM, "%s: no memory", path);
     cap = s->file_cap;
-    if (!mem_grow(s->m, &s->files, &cap, s->n_files + 1u, sizeof *s->files)) return ERR(err, TESS_E_NOMEM, "%s: no memory", path);
+    if (!mem_grow(s->m, &s->files, &cap, s->n_files + 1u, sizeof *s->files))
+        return ERR(err, TESS_E_NOMEM, "%s: no memory", path);
     s->file_cap = cap;
     char *copy = arena_strndup(&s->strings, path, strlen(path));
     if (!copy) return ERR(err, TESS_E_NOMEM, "%s: no memory", path);
@@ -52,7 +55,8 @@ tess_status source_add_file(source *s, const char *path, uint32_t *index, tess_e
     return TESS_OK;
 }
 
-tess_status source_add_tensor(source *s, const src_tensor *t, const char *name, size_t name_len, tess_error *err)
+tess_status source_add_tensor(source *s, const src_tensor *t, const char *name, size_t name_len,
+                              tess_error *err)
 {
     if (s->n_tensors >= (1u << 20)) return ERR(err, TESS_E_FORMAT, "more than %u tensors", 1u << 20);
     char *copy = arena_strndup(&s->strings, name, name_len);
@@ -63,14 +67,18 @@ tess_status source_add_tensor(source *s, const src_tensor *t, const char *name, 
     return TESS_OK;
 }
 
-static int tensor_cmp(const void *a, const void *b) { return strcmp(((const src_tensor *)a)->name, ((const src_tensor *)b)->name); }
+static int tensor_cmp(const void *a, const void *b)
+{
+    return strcmp(((const src_tensor *)a)->name, ((const src_tensor *)b)->name);
+}
 
 tess_status source_sort(source *s, tess_error *err)
 {
     if (s->n_tensors) qsort(s->tensors, s->n_tensors, sizeof *s->tensors, tensor_cmp);
     for (uint32_t i = 1; i < s->n_tensors; i++)
         if (tensor_cmp(&s->tensors[i - 1], &s->tensors[i]) == 0)
-            return ERR(err, TESS_E_FORMAT, "%s: tensor \"%s\" occurs twice", s->paths[s->tensors[i].file], s->tensors[i].name);
+            return ERR(err, TESS_E_FORMAT, "%s: tensor \"%s\" occurs twice", s->paths[s->tensors[i].file],
+                       s->tensors[i].name);
     return TESS_OK;
 }
 
@@ -90,7 +98,8 @@ int64_t source_find(const source *s, const char *name)
 tess_status source_file_unchanged(const source *s, uint32_t file, tess_error *err)
 {
     if (!os_file_changed(&s->files[file])) return TESS_OK;
-    return ERR(err, TESS_E_IO, "%s: was changed while it was read; convert again when it is complete", s->paths[file]);
+    return ERR(err, TESS_E_IO, "%s: was changed while it was read; convert again when it is complete",
+               s->paths[file]);
 }
 
 tess_status source_unchanged(const source *s, tess_error *err)
@@ -133,7 +142,8 @@ bool source_block(uint32_t dtype, uint32_t *elems, uint32_t *bytes)
     }
 }
 
-/* One Q6_K block: halves of 128 elements, each four runs of 32 whose low 4 bits lie in ql and high 2 bits in qh. */
+/* One Q6_K block: halves of 128 elements, each four runs of 32 whose low 4 bits lie in ql and high 2 bits in
+ * qh. */
 static void decode_q6_k(const uint8_t *p, float *out)
 {
     const uint8_t *scale = p + 192;
@@ -170,7 +180,8 @@ static void decode_block(uint32_t dtype, const uint8_t *p, float *out)
 /* What is wanted of each row: columns [k0, k1) of a tensor of this dtype, to dst. */
 typedef struct { uint32_t dtype, elems, bytes; uint64_t k0, k1; bool raw; char *dst; } box;
 
-/* Delivers the blocks [b0, b0 + n) of a row, of which p holds the bytes, to the place of that row in the destination. */
+/* Delivers the blocks [b0, b0 + n) of a row, of which p holds the bytes, to the place of that row in the
+ * destination. */
 static void deliver(const box *x, uint64_t row, uint64_t b0, uint64_t n, const uint8_t *p)
 {
     uint64_t width = x->k1 - x->k0, first = b0 * x->elems;
@@ -195,8 +206,8 @@ static void deliver(const box *x, uint64_t row, uint64_t b0, uint64_t n, const u
     }
 }
 
-tess_status source_read_file(const source *s, uint32_t i, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k, bool raw,
-                             void *dst, tess_error *err)
+tess_status source_read_file(const source *s, uint32_t i, uint64_t row0, uint64_t n_rows, uint64_t k0,
+                             uint64_t n_k, bool raw, void *dst, tess_error *err)
 {
     const src_tensor *t = &s->tensors[i];
     const os_file *f = &s->files[t->file];
@@ -205,7 +216,8 @@ tess_status source_read_file(const source *s, uint32_t i, uint64_t row0, uint64_
     uint64_t rows, cols;
     source_dims(t, &rows, &cols);
     if (!source_block(t->dtype, &x.elems, &x.bytes) || (raw && x.elems != 1))
-        return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor \"%s\" of type %s cannot be read so", path, t->name, t->type);
+        return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor \"%s\" of type %s cannot be read so", path, t->name,
+                   t->type);
     if (!range_in(row0, n_rows, rows) || !range_in(k0, n_k, cols))
         return ERR(err, TESS_E_ARG, "%s: box outside tensor \"%s\"", path, t->name);
     if (n_rows == 0 || n_k == 0) return TESS_OK;

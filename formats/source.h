@@ -1,8 +1,10 @@
 /*
- * source.h - a checkpoint to convert: named tensors that can be read box by box, and the small files beside them.
+ * source.h - a checkpoint to convert: named tensors that can be read box by box, and the small files beside
+ * them.
  *
- * safetensors.c (one file, or shards with an index), gguf.c and a .tess file (source_tess.c) provide it. Names are the
- * source's own; family.c maps them to roles. Reading is thread-safe and allocates nothing larger than a few rows.
+ * safetensors.c (one file, or shards with an index), gguf.c and a .tess file (source_tess.c) provide it. Names
+ * are the source's own; family.c maps them to roles. Reading is thread-safe and allocates nothing larger than a
+ * few rows.
  */
 #ifndef TESS_SOURCE_H
 #define TESS_SOURCE_H
@@ -31,11 +33,11 @@ struct source {
     os_file *files;       /* one per path */
     void *impl;
     const char *kind;     /* "safetensors", "gguf", "tess" */
-    /* Columns [k0, k0 + n_k) of rows [row0, row0 + n_rows) of tensor i, as f32 or raw bytes of its float dtype (raw).
-     * A tensor of rank n is a matrix whose columns are its last dimension and whose rows are all the others together;
-     * rank 1 is rows = 1, columns = shape[0]. */
-    tess_status (*read)(const source *s, uint32_t i, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k, bool raw,
-                        void *dst, tess_error *err);
+    /* Columns [k0, k0 + n_k) of rows [row0, row0 + n_rows) of tensor i, as f32 or raw bytes of its float dtype
+     * (raw). A tensor of rank n is a matrix whose columns are its last dimension and whose rows are all the
+     * others together; rank 1 is rows = 1, columns = shape[0]. */
+    tess_status (*read)(const source *s, uint32_t i, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k,
+                        bool raw, void *dst, tess_error *err);
     void (*close)(source *s); /* frees impl; may be NULL */
     arena strings;        /* names and paths */
     size_t tensor_cap, file_cap;
@@ -50,20 +52,29 @@ tess_status source_unchanged(const source *s, tess_error *err);
 tess_status source_file_unchanged(const source *s, uint32_t file, tess_error *err);
 
 /* ---- for the readers that provide a source ---- */
-tess_status source_new(const mem *m, const char *kind, source **out, tess_error *err); /* read = source_read_file */
+tess_status source_new(const mem *m, const char *kind, source **out,
+                       tess_error *err); /* read = source_read_file */
 tess_status source_add_file(source *s, const char *path, uint32_t *index, tess_error *err); /* opens it */
-tess_status source_add_tensor(source *s, const src_tensor *t, const char *name, size_t name_len, tess_error *err);
+tess_status source_add_tensor(source *s, const src_tensor *t, const char *name, size_t name_len,
+                              tess_error *err);
 tess_status source_sort(source *s, tess_error *err); /* by name; a name twice is refused */
 /* Elements and bytes of one block of a dtype (1 and the size for floats); false for SRC_OTHER. */
 bool source_block(uint32_t dtype, uint32_t *elems, uint32_t *bytes);
 /* The `read` of sources whose tensors lie row-major in files. */
-tess_status source_read_file(const source *s, uint32_t i, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k, bool raw,
-                             void *dst, tess_error *err);
+tess_status source_read_file(const source *s, uint32_t i, uint64_t row0, uint64_t n_rows, uint64_t k0,
+                             uint64_t n_k, bool raw, void *dst, tess_error *err);
 /* Rule 16 of names: 1 to 255 bytes of strict UTF-8, no control characters, no leading "/", no ".." component. */
 bool source_name_ok(const char *name, size_t len);
 
-/* GGUF metadata, for gguf_config.c and the tokenizer: views into memory of the source. type: as in the GGUF document. */
-typedef struct { const char *key; size_t key_len; uint32_t type, elem_type; uint64_t n; const uint8_t *data; } gguf_kv;
+/* GGUF metadata, for gguf_config.c and the tokenizer: views into memory of the source. type: as in the GGUF
+ * document. */
+typedef struct {
+    const char *key;
+    size_t key_len;
+    uint32_t type, elem_type;
+    uint64_t n;
+    const uint8_t *data;
+} gguf_kv;
 const gguf_kv *gguf_find(const source *s, const char *key);
 uint64_t gguf_u64(const source *s, const char *key, uint64_t def);
 double gguf_f64(const source *s, const char *key, double def);

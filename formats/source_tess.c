@@ -1,9 +1,9 @@
 /*
  * source_tess.c - see source_tess.h.
  *
- * A read takes a scratch from a list that grows to the number of threads that read at once; the one returned last is taken
- * first, so a thread mostly meets its own last chunk again. A window of columns goes through a buffer of whole rows of the
- * piece, in steps of at most 1 MiB.
+ * A read takes a scratch from a list that grows to the number of threads that read at once; the one returned
+ * last is taken first, so a thread mostly meets its own last chunk again. A window of columns goes through a
+ * buffer of whole rows of the piece, in steps of at most 1 MiB.
  */
 #include "source_tess.h"
 
@@ -54,7 +54,8 @@ static void close_tess(source *s)
     mem_free(s->m, t);
 }
 
-/* What a read wants of one tensor: rows x columns from (row0, k0); element (r, k) to dst[(r * n_k + k) * esize]. */
+/* What a read wants of one tensor: rows x columns from (row0, k0); element (r, k) to dst[(r * n_k + k) *
+ * esize]. */
 typedef struct { uint64_t row0, n_rows, k0, n_k; uint32_t esize, dtype; bool raw; uint8_t *dst; } box;
 
 /* Columns [k0, k1) of row `row` of the box, whose bytes are at p. */
@@ -66,7 +67,8 @@ static void deliver(const box *b, uint64_t row, uint64_t k0, uint64_t k1, const 
 }
 
 /* The part of the box that lies in piece `no`. */
-static tess_status read_piece(const source *s, const tess_impl *t, uint32_t no, const box *b, slot *x, tess_error *err)
+static tess_status read_piece(const source *s, const tess_impl *t, uint32_t no, const box *b, slot *x,
+                              tess_error *err)
 {
     const ct_piece *p = &ct_get(t->f)->pieces[no];
     uint64_t r0 = MAX(b->row0, p->row0), r1 = MIN(b->row0 + b->n_rows, p->row0 + p->n_rows);
@@ -74,20 +76,23 @@ static tess_status read_piece(const source *s, const tess_impl *t, uint32_t no, 
     if (r0 >= r1 || k0 >= k1) return TESS_OK;
     size_t row_bytes = (size_t)(p->n_k * b->esize); /* at most 2 MiB: a rule of the format */
     if (b->raw && k0 == p->k0 && k1 == p->k0 + p->n_k)
-        return ct_read_rows(t->f, no, r0 - p->row0, r1 - r0, LAYOUT_ROWS, b->dst + ((r0 - b->row0) * b->n_k + (k0 - b->k0)) * b->esize,
+        return ct_read_rows(t->f, no, r0 - p->row0, r1 - r0, LAYOUT_ROWS,
+                            b->dst + ((r0 - b->row0) * b->n_k + (k0 - b->k0)) * b->esize,
                             (size_t)(b->n_k * b->esize), x->scratch, err);
     uint64_t per = MAX(STEP / row_bytes, 1);
-    if (!mem_grow(s->m, &x->rows, &x->cap, (size_t)per * row_bytes, 1)) return ERR(err, TESS_E_NOMEM, "%s: no memory to read it", s->paths[0]);
+    if (!mem_grow(s->m, &x->rows, &x->cap, (size_t)per * row_bytes, 1))
+        return ERR(err, TESS_E_NOMEM, "%s: no memory to read it", s->paths[0]);
     for (uint64_t r = r0; r < r1; r += per) {
         uint64_t n = MIN(per, r1 - r);
         TRY(ct_read_rows(t->f, no, r - p->row0, n, LAYOUT_ROWS, x->rows, row_bytes, x->scratch, err));
-        for (uint64_t i = 0; i < n; i++) deliver(b, r + i - b->row0, k0, k1, x->rows + i * row_bytes + (k0 - p->k0) * b->esize);
+        for (uint64_t i = 0; i < n; i++)
+            deliver(b, r + i - b->row0, k0, k1, x->rows + i * row_bytes + (k0 - p->k0) * b->esize);
     }
     return TESS_OK;
 }
 
-static tess_status read_tess(const source *s, uint32_t i, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k, bool raw, void *dst,
-                             tess_error *err)
+static tess_status read_tess(const source *s, uint32_t i, uint64_t row0, uint64_t n_rows, uint64_t k0,
+                             uint64_t n_k, bool raw, void *dst, tess_error *err)
 {
     const tess_impl *t = s->impl;
     const ct_info *info = ct_get(t->f);
@@ -95,14 +100,18 @@ static tess_status read_tess(const source *s, uint32_t i, uint64_t row0, uint64_
     const dtype_info *d = dtype_get(ct->dtype);
     uint64_t rows, cols;
     source_dims(&s->tensors[i], &rows, &cols);
-    if (!range_in(row0, n_rows, rows) || !range_in(k0, n_k, cols)) return ERR(err, TESS_E_ARG, "%s: box outside tensor \"%s\"", info->path, ct->name);
-    if (!d->is_float) return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor \"%s\" of type %s cannot be converted", info->path, ct->name, d->name);
+    if (!range_in(row0, n_rows, rows) || !range_in(k0, n_k, cols))
+        return ERR(err, TESS_E_ARG, "%s: box outside tensor \"%s\"", info->path, ct->name);
+    if (!d->is_float)
+        return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor \"%s\" of type %s cannot be converted", info->path,
+                   ct->name, d->name);
     if (ct->alias != CT_NO_ALIAS) ct = &info->tensors[ct->alias];
     box b = {row0, n_rows, k0, n_k, d->block_bytes, ct->dtype, raw, dst};
     slot *x = slot_take(s, err);
     if (!x) return TESS_E_NOMEM;
     tess_status st = TESS_OK;
-    for (uint32_t p = 0; p < ct->n_pieces && st == TESS_OK; p++) st = read_piece(s, t, ct->first_piece + p, &b, x, err);
+    for (uint32_t p = 0; p < ct->n_pieces && st == TESS_OK; p++)
+        st = read_piece(s, t, ct->first_piece + p, &b, x, err);
     slot_give(s, x);
     return st;
 }
@@ -159,16 +168,24 @@ static int64_t index_in(const weight_plan *p, uint32_t tensor)
 static tess_status add_weight(const source *s, uint32_t i, weight_plan *out, tess_error *err)
 {
     const ct_tensor *t = &ct_get(tess_source_file(s))->tensors[i];
-    weight w = {.role = t->role, .part = t->part, .layer = t->layer, .rows = t->shape[0], .cols = t->rank == 2 ? t->shape[1] : 0, .alias = -1};
+    weight w = {.role = t->role,
+                .part = t->part,
+                .layer = t->layer,
+                .rows = t->shape[0],
+                .cols = t->rank == 2 ? t->shape[1] : 0,
+                .alias = -1};
     w.map = (row_map){.src = i, .block = w.rows, .stride = w.rows};
-    if (t->rank > 2 || strlen(t->name) >= sizeof w.name) return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor \"%s\" is not one of a model", s->paths[0], t->name);
+    if (t->rank > 2 || strlen(t->name) >= sizeof w.name)
+        return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor \"%s\" is not one of a model", s->paths[0], t->name);
     memcpy(w.name, t->name, strlen(t->name) + 1);
     if (t->alias != CT_NO_ALIAS) {
         int64_t target = index_in(out, t->alias);
-        if (target < 0) return ERR(err, TESS_E_FORMAT, "%s: tensor \"%s\" is an alias of an alias", s->paths[0], t->name);
+        if (target < 0)
+            return ERR(err, TESS_E_FORMAT, "%s: tensor \"%s\" is an alias of an alias", s->paths[0], t->name);
         w.alias = (int32_t)target;
     }
-    if (!mem_grow(out->m, &out->w, &out->cap, out->n + 1u, sizeof *out->w)) return ERR(err, TESS_E_NOMEM, "no memory for the list of weights");
+    if (!mem_grow(out->m, &out->w, &out->cap, out->n + 1u, sizeof *out->w))
+        return ERR(err, TESS_E_NOMEM, "no memory for the list of weights");
     out->w[out->n++] = w;
     return TESS_OK;
 }

@@ -1,8 +1,8 @@
 /*
  * source_tess.h - a .tess container as a source: re-sharding, another type, another storage, export.
  *
- * Tensor i of the source is tensor i of the container (an alias has the data of its target). Values are read through the
- * container's reader, so every chunk's hash is checked on the way.
+ * Tensor i of the source is tensor i of the container (an alias has the data of its target). Values are read
+ * through the container's reader, so every chunk's hash is checked on the way.
  */
 #ifndef TESS_SOURCE_TESS_H
 #define TESS_SOURCE_TESS_H

@@ -3,7 +3,7 @@
  *
  *   st_edit IN.safetensors list                      the names, one a line
  *   st_edit IN.safetensors OUT.safetensors EDIT...   applies the edits in turn and writes what is left
- *       only:A,B  drop:A  copy:A=B (B gets the data of A)  flip:A (changes one bit of the data)  add:A=N (N zero bytes, U8)
+ *       only:A,B  drop:A  copy:A=B (B gets the data of A)  flip:A (one bit of the data)  add:A=N (N bytes, U8)
  * Exit status 0, or 2 when something can not be done.
  */
 #include <jansson.h>
@@ -37,7 +37,9 @@ static json_t *load(const char *path)
         if (!hex || fseek(f, (long)n + 8 + lo, SEEK_SET) != 0) die("cannot read", path);
         hex[0] = 0;
         for (long i = 0; i < hi - lo; i++) snprintf(hex + 2 * i, 3, "%02x", (unsigned)fgetc(f) & 255);
-        json_object_set_new(all, name, json_pack("{s:O, s:O, s:s}", "dtype", json_object_get(v, "dtype"), "shape", json_object_get(v, "shape"), "hex", hex));
+        json_object_set_new(all, name,
+                            json_pack("{s:O, s:O, s:s}", "dtype", json_object_get(v, "dtype"), "shape",
+                                      json_object_get(v, "shape"), "hex", hex));
         free(hex);
     }
     fclose(f);
@@ -53,8 +55,10 @@ static void save(const char *path, json_t *all)
     long long at = 0;
     json_object_foreach(all, name, v) {
         long long end = at + (long long)json_string_length(json_object_get(v, "hex")) / 2;
-        json_object_set_new(head, name, json_pack("{s:O, s:O, s:[I, I]}", "dtype", json_object_get(v, "dtype"), "shape", json_object_get(v, "shape"),
-                                                  "data_offsets", (json_int_t)at, (json_int_t)end));
+        json_object_set_new(head, name,
+                            json_pack("{s:O, s:O, s:[I, I]}", "dtype", json_object_get(v, "dtype"), "shape",
+                                      json_object_get(v, "shape"), "data_offsets", (json_int_t)at,
+                                      (json_int_t)end));
         at = end;
     }
     char *text = json_dumps(head, JSON_COMPACT);
@@ -88,7 +92,8 @@ static void edit(json_t *all, char *e)
     if (strcmp(e, "drop") == 0) {
         need(all, arg);
         json_object_del(all, arg);
-    } else if (strcmp(e, "copy") == 0 && second) json_object_set_new(all, second, json_deep_copy(need(all, arg)));
+    } else if (strcmp(e, "copy") == 0 && second)
+        json_object_set_new(all, second, json_deep_copy(need(all, arg)));
     else if (strcmp(e, "flip") == 0) {
         json_t *hex = json_object_get(need(all, arg), "hex");
         char *text = strdup(json_string_value(hex));
@@ -101,11 +106,13 @@ static void edit(json_t *all, char *e)
         char *zero = calloc(n * 2 + 1, 1);
         if (!zero) die("no memory", arg);
         memset(zero, '0', n * 2);
-        json_object_set_new(all, arg, json_pack("{s:s, s:[I], s:s}", "dtype", "U8", "shape", (json_int_t)n, "hex", zero));
+        json_object_set_new(all, arg,
+                            json_pack("{s:s, s:[I], s:s}", "dtype", "U8", "shape", (json_int_t)n, "hex", zero));
         free(zero);
     } else if (strcmp(e, "only") == 0) {
         json_t *kept = json_object();
-        for (char *name = strtok(arg, ","); name; name = strtok(NULL, ",")) json_object_set(kept, name, need(all, name));
+        for (char *name = strtok(arg, ","); name; name = strtok(NULL, ","))
+            json_object_set(kept, name, need(all, name));
         json_object_clear(all);
         json_object_update(all, kept);
         json_decref(kept);

@@ -1,6 +1,6 @@
 /*
- * t_gguf.c - the GGUF reader: metadata of every type, dequantization against a slow restatement of each block format, a llama
- * model with interleaved q and k rows, every cut and every single-byte change of a file.
+ * t_gguf.c - the GGUF reader: metadata of every type, dequantization against a slow restatement of each block
+ * format, a llama model with interleaved q and k rows, every cut and every single-byte change of a file.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -127,7 +127,8 @@ static void expect_error(buf *f, const char *needle)
     put_file(f->data, f->len);
     buf_free(f);
     if (gguf_open(path, &mem_libc, &s, &err) == TESS_OK) fail_msg("accepted, wanted \"%s\"", needle);
-    if (!strstr(err.text, needle) || !strstr(err.text, path)) fail_msg("wanted \"%s\" in: %s", needle, err.text);
+    if (!strstr(err.text, needle) || !strstr(err.text, path))
+        fail_msg("wanted \"%s\" in: %s", needle, err.text);
 }
 
 /* ---- metadata ---- */
@@ -165,7 +166,8 @@ static void reads_metadata(void **state)
     assert_int_equal(gguf_u64(s, "a.u64", 0), 1ull << 40);
     assert_int_equal(gguf_u64(s, "absent", 5), 5);
     assert_int_equal(gguf_u64(s, "name", 5), 5);
-    assert_true(gguf_f64(s, "c.f32", 0) == 0.5 && gguf_f64(s, "c.f64", 0) == 0.25 && gguf_f64(s, "b.u32", 0) == 7);
+    assert_true(gguf_f64(s, "c.f32", 0) == 0.5 && gguf_f64(s, "c.f64", 0) == 0.25 &&
+                gguf_f64(s, "b.u32", 0) == 7);
     assert_int_equal(gguf_u64(s, "flag", 0), 1);
     assert_memory_equal(gguf_str(s, "name", &len), "Tessera", 7);
     assert_int_equal(len, 7);
@@ -229,7 +231,10 @@ static float slow_value(uint32_t type, const uint8_t *row, uint64_t i)
 static void dequantizes(void **state)
 {
     static const struct { const char *name; uint32_t type, elems, bytes; } types[] = {
-        {"q4_0", Q_Q4_0, 32, 18}, {"q4_1", Q_Q4_1, 32, 20}, {"q6_k", Q_Q6_K, 256, 210}, {"q8_0", Q_Q8_0, 32, 34},
+        {"q4_0", Q_Q4_0, 32, 18},
+        {"q4_1", Q_Q4_1, 32, 20},
+        {"q6_k", Q_Q6_K, 256, 210},
+        {"q8_0", Q_Q8_0, 32, 34},
     };
     enum { ROWS = 9, COLS = 2560 };
     UNUSED(state);
@@ -253,7 +258,8 @@ static void dequantizes(void **state)
     float *got = malloc(ROWS * COLS * sizeof *got);
     assert_non_null(got);
     for (int t = 0; t < 4; t++) {
-        static const uint64_t boxes[][4] = {{0, 9, 0, 2560}, {3, 2, 0, 2560}, {1, 8, 256, 512}, {2, 3, 37, 1}, {0, 9, 5, 2550}, {8, 1, 300, 270}};
+        static const uint64_t boxes[][4] = {{0, 9, 0, 2560}, {3, 2, 0, 2560}, {1, 8, 256, 512},
+                                            {2, 3, 37, 1},   {0, 9, 5, 2550}, {8, 1, 300, 270}};
         size_t row = COLS / types[t].elems * types[t].bytes;
         uint32_t i = (uint32_t)source_find(s, types[t].name);
         for (size_t x = 0; x < ARRAY_LEN(boxes); x++) {
@@ -263,7 +269,8 @@ static void dequantizes(void **state)
             for (uint64_t r = 0; r < b[1]; r++)
                 for (uint64_t k = 0; k < b[3]; k++) {
                     float want = slow_value(types[t].type, data[t] + (b[0] + r) * row, b[2] + k);
-                    if (memcmp(&want, &got[r * b[3] + k], 4) != 0) fail_msg("%s box %zu row %d column %d", types[t].name, x, (int)r, (int)k);
+                    if (memcmp(&want, &got[r * b[3] + k], 4) != 0)
+                        fail_msg("%s box %zu row %d column %d", types[t].name, x, (int)r, (int)k);
                 }
             assert_int_equal(s->read(s, i, b[0], b[1], b[2], b[3], true, got, &err), TESS_E_UNSUPPORTED);
         }
@@ -319,8 +326,13 @@ static void refuses_bad_files(void **state)
     f = gg_done(&g, 3);
     expect_error(&f, "general.alignment");
     static const struct { uint32_t type; uint64_t d0, d1; size_t bytes; const char *needle; } bad[] = {
-        {Q_F32, 1ull << 32, 1ull << 32, 64, "dimension"}, {Q_F32, (1ull << 62) + 4, 4, 64, "dimension"}, {Q_F32, 0, 0, 64, "dimension"},
-        {Q_F32, 16, 2, 64, "cut off"}, {12, 256, 1, 144, "Q4_K"}, {99, 16, 1, 64, "unknown"}, {Q_Q4_1, 33, 1, 64, "whole blocks"},
+        {Q_F32, 1ull << 32, 1ull << 32, 64, "dimension"},
+        {Q_F32, (1ull << 62) + 4, 4, 64, "dimension"},
+        {Q_F32, 0, 0, 64, "dimension"},
+        {Q_F32, 16, 2, 64, "cut off"},
+        {12, 256, 1, 144, "Q4_K"},
+        {99, 16, 1, 64, "unknown"},
+        {Q_Q4_1, 33, 1, 64, "whole blocks"},
     };
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         gg_init(&g);
@@ -404,7 +416,8 @@ static void maps_llama(void **state)
     buf f = gg_done(&g, 3);
     source *s = open_good(&f);
     if (gguf_config_read(s, &c, &err) < 0) fail_msg("%s", err.text);
-    assert_true(c.tied && c.a.n_kv_heads == KV && c.a.head_dim == HD && c.a.vocab_size == VOCAB && c.a.attn[0].rope_theta == 500000);
+    assert_true(c.tied && c.a.n_kv_heads == KV && c.a.head_dim == HD && c.a.vocab_size == VOCAB &&
+                c.a.attn[0].rope_theta == 500000);
     if (family_plan(c.fam->names, "", s, &c.a, c.tied, &mem_libc, &p, &err) < 0) fail_msg("%s", err.text);
     assert_int_equal(c.a.tied_head, 1);
     assert_int_equal(find_weight(&p, "lm_head.weight")->alias, 0);
@@ -461,7 +474,8 @@ static void recognizes_llama3_rope(void **state)
         tess_status st = gguf_config_read(s, &c, &err);
         if (known) {
             assert_int_equal(st, TESS_OK);
-            assert_true(c.a.attn[0].rope_scale == ROPE_SCALE_LLAMA3 && c.a.attn[0].factor == 8 && c.a.attn[0].orig_ctx == 8192);
+            assert_true(c.a.attn[0].rope_scale == ROPE_SCALE_LLAMA3 && c.a.attn[0].factor == 8 &&
+                        c.a.attn[0].orig_ctx == 8192);
         } else {
             assert_int_equal(st, TESS_E_UNSUPPORTED);
             assert_non_null(strstr(err.text, "rope_freqs"));
@@ -489,7 +503,9 @@ static void survives_changes(void **state)
         put_file(f.data, f.len);
         if (gguf_open(path, &mem_libc, &s, NULL) == TESS_OK) {
             weight_plan p;
-            if (gguf_config_read(s, &c, NULL) == TESS_OK && family_plan(c.fam->names, "", s, &c.a, c.tied, &mem_libc, &p, NULL) == TESS_OK) family_plan_close(&p);
+            if (gguf_config_read(s, &c, NULL) == TESS_OK &&
+                family_plan(c.fam->names, "", s, &c.a, c.tied, &mem_libc, &p, NULL) == TESS_OK)
+                family_plan_close(&p);
             source_close(s);
         }
         f.data[i] = (char)old;
@@ -501,7 +517,8 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, make_path, drop_path)
     const struct CMUnitTest tests[] = {
-        CASE(reads_metadata), CASE(dequantizes), CASE(refuses_bad_files), CASE(maps_llama), CASE(recognizes_llama3_rope), CASE(survives_changes),
+        CASE(reads_metadata),         CASE(dequantizes),      CASE(refuses_bad_files), CASE(maps_llama),
+        CASE(recognizes_llama3_rope), CASE(survives_changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

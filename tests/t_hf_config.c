@@ -1,6 +1,7 @@
 /*
- * t_hf_config.c - config.json of every family and spelling (faults B01 to B04), generation_config.json, chat templates, and the map
- * from tensors to weights: missing, misshapen, left over, tied, fused and transposed ones.
+ * t_hf_config.c - config.json of every family and spelling (faults B01 to B04), generation_config.json, chat
+ * templates, and the map from tensors to weights: missing, misshapen, left over, tied, fused and transposed
+ * ones.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,8 +17,9 @@
 
 #include "hf_config.h"
 
-#define BASE                                                                                                                      \
-    "\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"     \
+#define BASE \
+    "\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_" \
+    "value_heads\":2," \
     "\"vocab_size\":64,\"max_position_embeddings\":512,\"rms_norm_eps\":1e-5"
 #define LLAMA(more) "{\"model_type\":\"llama\"," BASE more "}"
 
@@ -33,7 +35,8 @@ static void bad(const char *json, const char *needle)
     hf_config c;
     tess_error err;
     if (hf_config_read(json, strlen(json), "config.json", &c, &err) == TESS_OK) fail_msg("accepted: %s", json);
-    if (!strstr(err.text, needle) || !strstr(err.text, "config.json")) fail_msg("wanted \"%s\" in: %s", needle, err.text);
+    if (!strstr(err.text, needle) || !strstr(err.text, "config.json"))
+        fail_msg("wanted \"%s\" in: %s", needle, err.text);
 }
 static bool near(double a, double b) { return fabs(a - b) <= 1e-12 * fabs(b); }
 
@@ -45,16 +48,21 @@ static void reads_llama(void **state)
     hf_config c = good(LLAMA(""));
     const arch *a = &c.a;
     assert_string_equal(a->family, "llama");
-    assert_true(a->hidden_size == 64 && a->ffn_size == 96 && a->n_layers == 2 && a->n_heads == 4 && a->n_kv_heads == 2 && a->head_dim == 16);
-    assert_true(a->rope_dims == 16 && a->max_ctx == 512 && near(a->norm_eps, 1e-5) && near(a->attn_scale, 0.25) && a->biases == 0 && !c.tied);
-    assert_true(a->n_attn_kinds == 1 && a->attn[0].rope_on && a->attn[0].rope_theta == 10000 && a->attn[0].window == 0);
+    assert_true(a->hidden_size == 64 && a->ffn_size == 96 && a->n_layers == 2 && a->n_heads == 4 &&
+                a->n_kv_heads == 2 && a->head_dim == 16);
+    assert_true(a->rope_dims == 16 && a->max_ctx == 512 && near(a->norm_eps, 1e-5) &&
+                near(a->attn_scale, 0.25) && a->biases == 0 && !c.tied);
+    assert_true(a->n_attn_kinds == 1 && a->attn[0].rope_on && a->attn[0].rope_theta == 10000 &&
+                a->attn[0].window == 0);
     /* B03: head_dim is not hidden / heads; biases */
     c = good(LLAMA(",\"head_dim\":24,\"attention_bias\":true,\"mlp_bias\":true,\"tie_word_embeddings\":true"));
     assert_true(c.a.head_dim == 24 && c.a.biases == (BIAS_QKV | BIAS_O | BIAS_FFN_IN | BIAS_FFN_OUT) && c.tied);
     c = good("{\"model_type\":\"qwen2\"," BASE "}");
     assert_true(c.a.biases == BIAS_QKV);
-    c = good("{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"head_dim\":null,"
-             "\"num_key_value_heads\":null,\"vocab_size\":64,\"max_position_embeddings\":512,\"hidden_act\":\"gelu\"}");
+    c = good("{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":2,"
+             "\"num_attention_heads\":4,\"head_dim\":null,"
+             "\"num_key_value_heads\":null,\"vocab_size\":64,\"max_position_embeddings\":512,\"hidden_act\":"
+             "\"gelu\"}");
     assert_true(c.a.n_kv_heads == 4 && c.a.act == ACT_GELU && near(c.a.norm_eps, 1e-6));
 }
 
@@ -65,9 +73,11 @@ static void refuses_bad_numbers(void **state)
     bad("{", "line 1");
     bad("{\"model_type\":\"llama\",\"model_type\":\"llama\"}", "duplicate");
     bad("{" BASE "}", "model_type");
-    bad("{\"model_type\":\"bloom\"," BASE "}", "\"bloom\" is not supported; supported are llama, mistral, qwen2");
+    bad("{\"model_type\":\"bloom\"," BASE "}",
+        "\"bloom\" is not supported; supported are llama, mistral, qwen2");
     bad("{\"model_type\":7," BASE "}", "model_type");
-    bad("{\"model_type\":\"llama\",\"architectures\":[\"LlamaForSequenceClassification\"]," BASE "}", "LlamaForSequenceClassification");
+    bad("{\"model_type\":\"llama\",\"architectures\":[\"LlamaForSequenceClassification\"]," BASE "}",
+        "LlamaForSequenceClassification");
     bad("{\"model_type\":\"llama\"}", "num_hidden_layers");
     bad(LLAMA(",\"head_dim\":16.0"), "head_dim");
     bad(LLAMA(",\"head_dim\":-16"), "head_dim");
@@ -80,16 +90,24 @@ static void refuses_bad_numbers(void **state)
     hf_config c;
     tess_error err;
     static const char *const ranges[] = {
-        "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":0,\"num_attention_heads\":4,\"vocab_size\":64,\"max_position_embeddings\":512}",
-        "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":4000000000,\"num_attention_heads\":4,\"vocab_size\":64,\"max_position_embeddings\":512}",
-        "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":1,\"num_attention_heads\":0,\"vocab_size\":64,\"max_position_embeddings\":512}",
-        "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":0,\"num_hidden_layers\":1,\"num_attention_heads\":4,\"vocab_size\":64,\"max_position_embeddings\":512}",
-        "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":1,\"num_attention_heads\":4,\"num_key_value_heads\":3,\"vocab_size\":64,\"max_position_embeddings\":512}",
-        "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":1,\"num_attention_heads\":4,\"num_key_value_heads\":0,\"vocab_size\":64,\"max_position_embeddings\":512}",
-        "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":1,\"num_attention_heads\":4,\"head_dim\":0,\"vocab_size\":64,\"max_position_embeddings\":512}",
+        "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":0,\"num_"
+        "attention_heads\":4,\"vocab_size\":64,\"max_position_embeddings\":512}",
+        "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":"
+        "4000000000,\"num_attention_heads\":4,\"vocab_size\":64,\"max_position_embeddings\":512}",
+        "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":1,\"num_"
+        "attention_heads\":0,\"vocab_size\":64,\"max_position_embeddings\":512}",
+        "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":0,\"num_hidden_layers\":1,\"num_"
+        "attention_heads\":4,\"vocab_size\":64,\"max_position_embeddings\":512}",
+        "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":1,\"num_"
+        "attention_heads\":4,\"num_key_value_heads\":3,\"vocab_size\":64,\"max_position_embeddings\":512}",
+        "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":1,\"num_"
+        "attention_heads\":4,\"num_key_value_heads\":0,\"vocab_size\":64,\"max_position_embeddings\":512}",
+        "{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":1,\"num_"
+        "attention_heads\":4,\"head_dim\":0,\"vocab_size\":64,\"max_position_embeddings\":512}",
     };
     for (size_t i = 0; i < ARRAY_LEN(ranges); i++)
-        if (hf_config_read(ranges[i], strlen(ranges[i]), "config.json", &c, &err) == TESS_OK) fail_msg("accepted: %s", ranges[i]);
+        if (hf_config_read(ranges[i], strlen(ranges[i]), "config.json", &c, &err) == TESS_OK)
+            fail_msg("accepted: %s", ranges[i]);
 }
 
 /* ---- rope (B02, B04) ---- */
@@ -108,36 +126,51 @@ static void reads_both_rope_spellings(void **state)
         hf_config c = good(same[i]);
         assert_true(c.a.attn[0].rope_theta == 500000 && c.a.attn[0].rope_scale == ROPE_SCALE_NONE);
     }
-    bad(LLAMA(",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":500000.0},\"rope_theta\":10000"), "contradict");
-    bad(LLAMA(",\"rope_parameters\":{\"rope_type\":\"default\"},\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}"), "contradict");
+    bad(LLAMA(",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":500000.0},\"rope_theta\":10000"),
+        "contradict");
+    bad(LLAMA(",\"rope_parameters\":{\"rope_type\":\"default\"},\"rope_scaling\":{\"type\":\"linear\","
+              "\"factor\":2}"),
+        "contradict");
     bad(LLAMA(",\"rope_scaling\":{\"type\":\"su\"}"), "\"su\" is not supported");
     bad(LLAMA(",\"rope_parameters\":{\"rope_type\":\"mrope\"}"), "\"mrope\" is not supported");
-    bad(LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"rope_type\":\"dynamic\",\"factor\":2}"), "remove the wrong one");
+    bad(LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"rope_type\":\"dynamic\",\"factor\":2}"),
+        "remove the wrong one");
     bad(LLAMA(",\"rope_scaling\":{\"type\":\"linear\"}"), "factor");
     bad(LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"mrope_section\":[1]}"), "mrope_section");
     bad(LLAMA(",\"rope_scaling\":\"linear\""), "must be objects");
-    bad(LLAMA(",\"rope_parameters\":{\"chunked_attention\":{\"rope_type\":\"default\"},\"full_attention\":{\"rope_type\":\"default\"}}"), "chunked_attention");
+    bad(LLAMA(",\"rope_parameters\":{\"chunked_attention\":{\"rope_type\":\"default\"},\"full_attention\":{"
+              "\"rope_type\":\"default\"}}"),
+        "chunked_attention");
 }
 
 static void reads_rope_scaling(void **state)
 {
     UNUSED(state);
     static const char *const llama3[] = {
-        LLAMA(",\"rope_parameters\":{\"rope_type\":\"llama3\",\"rope_theta\":10000.0,\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64}"),
-        LLAMA(",\"rope_theta\":10000.0,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64}"),
-        LLAMA(",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,\"original_max_position_embeddings\":64}"),
+        LLAMA(",\"rope_parameters\":{\"rope_type\":\"llama3\",\"rope_theta\":10000.0,\"factor\":8.0,\"low_freq_"
+              "factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64}"),
+        LLAMA(",\"rope_theta\":10000.0,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_"
+              "factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64}"),
+        LLAMA(",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":"
+              "4,\"original_max_position_embeddings\":64}"),
     };
     for (size_t i = 0; i < ARRAY_LEN(llama3); i++) {
         hf_config c = good(llama3[i]);
         const arch_attn *t = &c.a.attn[0];
-        assert_true(t->rope_scale == ROPE_SCALE_LLAMA3 && t->factor == 8 && t->low_freq == 1 && t->high_freq == 4 && t->orig_ctx == 64);
+        assert_true(t->rope_scale == ROPE_SCALE_LLAMA3 && t->factor == 8 && t->low_freq == 1 &&
+                    t->high_freq == 4 && t->orig_ctx == 64);
     }
-    hf_config c = good(LLAMA(",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":8.0,\"original_max_position_embeddings\":64}"));
-    assert_true(c.a.attn[0].rope_scale == ROPE_SCALE_YARN && near(c.a.attn[0].attn_factor, 1.2079441541679836) && c.a.attn[0].beta_fast == 32);
-    c = good(LLAMA(",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"mscale\":0.707,\"mscale_all_dim\":0.707,\"original_max_position_embeddings\":64}"));
+    hf_config c = good(
+        LLAMA(",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":8.0,\"original_max_position_embeddings\":64}"));
+    assert_true(c.a.attn[0].rope_scale == ROPE_SCALE_YARN &&
+                near(c.a.attn[0].attn_factor, 1.2079441541679836) && c.a.attn[0].beta_fast == 32);
+    c = good(LLAMA(",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"mscale\":0.707,\"mscale_all_dim\":0."
+                   "707,\"original_max_position_embeddings\":64}"));
     assert_true(near(c.a.attn[0].attn_factor, 1));
-    c = good(LLAMA(",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"attention_factor\":1.5,\"beta_fast\":16,\"beta_slow\":2}"));
-    assert_true(c.a.attn[0].attn_factor == 1.5 && c.a.attn[0].beta_fast == 16 && c.a.attn[0].beta_slow == 2 && c.a.attn[0].orig_ctx == 512);
+    c = good(LLAMA(",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"attention_factor\":1.5,\"beta_fast\":"
+                   "16,\"beta_slow\":2}"));
+    assert_true(c.a.attn[0].attn_factor == 1.5 && c.a.attn[0].beta_fast == 16 && c.a.attn[0].beta_slow == 2 &&
+                c.a.attn[0].orig_ctx == 512);
     bad(LLAMA(",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"truncate\":false}"), "truncate");
     c = good(LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}"));
     assert_true(c.a.attn[0].rope_scale == ROPE_SCALE_LINEAR && c.a.attn[0].factor == 2.5);
@@ -156,23 +189,36 @@ static void reads_windows(void **state)
     assert_true(c.a.n_attn_kinds == 1 && c.a.attn[0].window == 16);
     c = good("{\"model_type\":\"mistral\",\"sliding_window\":null," BASE "}");
     assert_true(c.a.attn[0].window == 0);
-    c = good("{\"model_type\":\"qwen2\",\"sliding_window\":16,\"use_sliding_window\":false,\"max_window_layers\":0," BASE "}");
+    c = good("{\"model_type\":\"qwen2\",\"sliding_window\":16,\"use_sliding_window\":false,\"max_window_"
+             "layers\":0," BASE "}");
     assert_true(c.a.n_attn_kinds == 1 && c.a.attn[0].window == 0);
-    c = good("{\"model_type\":\"qwen2\",\"sliding_window\":16,\"use_sliding_window\":true,\"max_window_layers\":1," BASE "}");
-    assert_true(c.a.n_attn_kinds == 2 && c.a.attn[c.a.layer_attn[0]].window == 0 && c.a.attn[c.a.layer_attn[1]].window == 16);
-    c = good("{\"model_type\":\"qwen2\",\"sliding_window\":16,\"use_sliding_window\":true,\"layer_types\":[\"sliding_attention\",\"full_attention\"]," BASE "}");
+    c = good("{\"model_type\":\"qwen2\",\"sliding_window\":16,\"use_sliding_window\":true,\"max_window_"
+             "layers\":1," BASE "}");
+    assert_true(c.a.n_attn_kinds == 2 && c.a.attn[c.a.layer_attn[0]].window == 0 &&
+                c.a.attn[c.a.layer_attn[1]].window == 16);
+    c = good("{\"model_type\":\"qwen2\",\"sliding_window\":16,\"use_sliding_window\":true,\"layer_types\":["
+             "\"sliding_attention\",\"full_attention\"]," BASE "}");
     assert_true(c.a.attn[c.a.layer_attn[0]].window == 16 && c.a.attn[c.a.layer_attn[1]].window == 0);
-    bad("{\"model_type\":\"qwen2\",\"sliding_window\":16,\"use_sliding_window\":true,\"layer_types\":[\"sliding_attention\"]," BASE "}", "layer_types");
-    bad("{\"model_type\":\"qwen2\",\"sliding_window\":16,\"use_sliding_window\":true,\"layer_types\":[\"sliding_attention\",\"linear_attention\"]," BASE "}", "linear_attention");
+    bad("{\"model_type\":\"qwen2\",\"sliding_window\":16,\"use_sliding_window\":true,\"layer_types\":["
+        "\"sliding_attention\"]," BASE "}",
+        "layer_types");
+    bad("{\"model_type\":\"qwen2\",\"sliding_window\":16,\"use_sliding_window\":true,\"layer_types\":["
+        "\"sliding_attention\",\"linear_attention\"]," BASE "}",
+        "linear_attention");
     c = good("{\"model_type\":\"smollm3\",\"no_rope_layers\":[1,0]," BASE "}");
-    assert_true(c.a.attn[c.a.layer_attn[0]].rope_on && !c.a.attn[c.a.layer_attn[1]].rope_on && c.a.attn[0].rope_theta == 2000000 && c.tied);
+    assert_true(c.a.attn[c.a.layer_attn[0]].rope_on && !c.a.attn[c.a.layer_attn[1]].rope_on &&
+                c.a.attn[0].rope_theta == 2000000 && c.tied);
     bad(LLAMA(",\"no_rope_layers\":[1,0]"), "no_rope_layers");
-    c = good("{\"model_type\":\"gemma2\",\"sliding_window\":16,\"query_pre_attn_scalar\":24,\"attn_logit_softcapping\":50.0,\"hidden_activation\":\"gelu_pytorch_tanh\"," BASE "}");
-    assert_true(c.a.attn[c.a.layer_attn[0]].window == 16 && c.a.attn[c.a.layer_attn[1]].window == 0 && near(c.a.attn_scale, 1 / sqrt(24)) &&
-                c.a.attn_softcap == 50 && near(c.a.embed_scale, 8) && c.tied && c.a.norm_kind == NORM_RMS_PLUS1);
-    c = good("{\"model_type\":\"gemma3_text\",\"sliding_window\":16,\"sliding_window_pattern\":2,\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8}," BASE "}");
+    c = good("{\"model_type\":\"gemma2\",\"sliding_window\":16,\"query_pre_attn_scalar\":24,\"attn_logit_"
+             "softcapping\":50.0,\"hidden_activation\":\"gelu_pytorch_tanh\"," BASE "}");
+    assert_true(c.a.attn[c.a.layer_attn[0]].window == 16 && c.a.attn[c.a.layer_attn[1]].window == 0 &&
+                near(c.a.attn_scale, 1 / sqrt(24)) && c.a.attn_softcap == 50 && near(c.a.embed_scale, 8) &&
+                c.tied && c.a.norm_kind == NORM_RMS_PLUS1);
+    c = good("{\"model_type\":\"gemma3_text\",\"sliding_window\":16,\"sliding_window_pattern\":2,\"rope_"
+             "scaling\":{\"rope_type\":\"linear\",\"factor\":8}," BASE "}");
     const arch_attn *s = &c.a.attn[c.a.layer_attn[0]], *f = &c.a.attn[c.a.layer_attn[1]];
-    assert_true(s->window == 16 && s->rope_theta == 10000 && s->factor == 1 && f->window == 0 && f->rope_theta == 1000000 && f->factor == 8);
+    assert_true(s->window == 16 && s->rope_theta == 10000 && s->factor == 1 && f->window == 0 &&
+                f->rope_theta == 1000000 && f->factor == 8);
 }
 
 /* ---- generation and template ---- */
@@ -183,7 +229,9 @@ static void put_generation(const char *gen, const char *config, kvs *k, void **b
     tess_error err;
     size_t len;
     assert_int_equal(kvs_builder_open(&mem_libc, &b, &err), TESS_OK);
-    if (hf_generation_put(gen, gen ? strlen(gen) : 0, "generation_config.json", config, strlen(config), "config.json", b, &err) < 0) fail_msg("%s", err.text);
+    if (hf_generation_put(gen, gen ? strlen(gen) : 0, "generation_config.json", config, strlen(config),
+                          "config.json", b, &err) < 0)
+        fail_msg("%s", err.text);
     assert_int_equal(kvs_build(b, bytes, &len, &err), TESS_OK);
     assert_int_equal(kvs_open(k, &mem_libc, *bytes, len, &err), TESS_OK);
     kvs_builder_close(b);
@@ -195,12 +243,15 @@ static void reads_generation(void **state)
     void *bytes;
     uint64_t n;
     UNUSED(state);
-    put_generation("{\"eos_token_id\":[25,17],\"temperature\":0.6,\"top_p\":1,\"top_k\":20,\"min_p\":0.05,\"repetition_penalty\":1.1,\"do_sample\":true,\"bos_token_id\":1}",
+    put_generation("{\"eos_token_id\":[25,17],\"temperature\":0.6,\"top_p\":1,\"top_k\":20,\"min_p\":0.05,"
+                   "\"repetition_penalty\":1.1,\"do_sample\":true,\"bos_token_id\":1}",
                    "{\"eos_token_id\":2,\"pad_token_id\":3}", &k, &bytes);
     const int32_t *eos = kvs_array(&k, "gen.eos", KV_I32S, &n);
     assert_true(n == 2 && eos[0] == 25 && eos[1] == 17);
-    assert_true(kvs_i64(&k, "gen.bos", -1) == 1 && kvs_i64(&k, "gen.pad", -1) == 3 && kvs_f64(&k, "gen.temperature", 0) == 0.6 && kvs_f64(&k, "gen.top_p", 0) == 1 &&
-                kvs_i64(&k, "gen.top_k", -1) == 20 && kvs_f64(&k, "gen.min_p", 0) == 0.05 && kvs_f64(&k, "gen.repetition_penalty", 0) == 1.1 && kvs_bool(&k, "gen.do_sample", false));
+    assert_true(kvs_i64(&k, "gen.bos", -1) == 1 && kvs_i64(&k, "gen.pad", -1) == 3 &&
+                kvs_f64(&k, "gen.temperature", 0) == 0.6 && kvs_f64(&k, "gen.top_p", 0) == 1 &&
+                kvs_i64(&k, "gen.top_k", -1) == 20 && kvs_f64(&k, "gen.min_p", 0) == 0.05 &&
+                kvs_f64(&k, "gen.repetition_penalty", 0) == 1.1 && kvs_bool(&k, "gen.do_sample", false));
     kvs_close(&k);
     mem_free(&mem_libc, bytes);
     put_generation(NULL, "{\"eos_token_id\":[17,2],\"bos_token_id\":null}", &k, &bytes);
@@ -208,12 +259,15 @@ static void reads_generation(void **state)
     assert_true(n == 2 && eos[0] == 17 && !kvs_find(&k, "gen.bos") && !kvs_find(&k, "gen.top_k"));
     kvs_close(&k);
     mem_free(&mem_libc, bytes);
-    static const char *const wrong[] = {"{\"eos_token_id\":\"</s>\"}", "{\"eos_token_id\":[1,null]}", "{\"eos_token_id\":-1}", "{\"top_k\":0.5}", "{\"temperature\":\"hot\"}", "[]"};
+    static const char *const wrong[] = {"{\"eos_token_id\":\"</s>\"}", "{\"eos_token_id\":[1,null]}",
+                                        "{\"eos_token_id\":-1}",       "{\"top_k\":0.5}",
+                                        "{\"temperature\":\"hot\"}",   "[]"};
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
         kvs_builder *b;
         tess_error err;
         assert_int_equal(kvs_builder_open(&mem_libc, &b, &err), TESS_OK);
-        assert_true(hf_generation_put(wrong[i], strlen(wrong[i]), "generation_config.json", "{}", 2, "config.json", b, &err) < 0);
+        assert_true(hf_generation_put(wrong[i], strlen(wrong[i]), "generation_config.json", "{}", 2,
+                                      "config.json", b, &err) < 0);
         assert_non_null(strstr(err.text, "generation_config.json"));
         kvs_builder_close(b);
     }
@@ -224,10 +278,15 @@ static void finds_template(void **state)
     static const struct { const char *jinja, *config, *want; } cases[] = {
         {"{{ a }}", "{\"chat_template\":\"b\"}", "{{ a }}"},
         {NULL, "{\"chat_template\":\"b\\n\"}", "b\n"},
-        {NULL, "{\"chat_template\":[{\"name\":\"rag\",\"template\":\"r\"},{\"name\":\"default\",\"template\":\"d\"}]}", "d"},
+        {NULL,
+         "{\"chat_template\":[{\"name\":\"rag\",\"template\":\"r\"},{\"name\":\"default\",\"template\":\"d\"}]"
+         "}",
+         "d"},
         {NULL, "{\"chat_template\":[{\"name\":\"rag\",\"template\":\"r\"}]}", NULL},
         {NULL, "{\"chat_template\":null}", NULL},
-        {NULL, "{\"model_max_length\":1000000000000000019884624838656,\"chat_template\":\"9999999999999999999999\"}", "9999999999999999999999"},
+        {NULL,
+         "{\"model_max_length\":1000000000000000019884624838656,\"chat_template\":\"9999999999999999999999\"}",
+         "9999999999999999999999"},
         {NULL, "{}", NULL},
         {NULL, NULL, NULL},
     };
@@ -240,7 +299,9 @@ static void finds_template(void **state)
         kvs k;
         const char *j = cases[i].jinja, *c = cases[i].config;
         assert_int_equal(kvs_builder_open(&mem_libc, &b, &err), TESS_OK);
-        assert_int_equal(hf_chat_template_put(j, j ? strlen(j) : 0, c, c ? strlen(c) : 0, "tokenizer_config.json", b, &err), TESS_OK);
+        assert_int_equal(
+            hf_chat_template_put(j, j ? strlen(j) : 0, c, c ? strlen(c) : 0, "tokenizer_config.json", b, &err),
+            TESS_OK);
         assert_int_equal(kvs_build(b, &bytes, &len, &err), TESS_OK);
         assert_int_equal(kvs_open(&k, &mem_libc, bytes, len, &err), TESS_OK);
         const char *got = kvs_str(&k, "chat.template", &len);
@@ -255,7 +316,8 @@ static void finds_template(void **state)
 /* ---- plans (B01, B03) over a source in memory ---- */
 
 /* A source without files whose value at (row, column) of tensor i is i * 10000 + row * 100 + column. */
-static tess_status fake_read(const source *s, uint32_t i, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k, bool raw, void *dst, tess_error *err)
+static tess_status fake_read(const source *s, uint32_t i, uint64_t row0, uint64_t n_rows, uint64_t k0,
+                             uint64_t n_k, bool raw, void *dst, tess_error *err)
 {
     uint64_t rows, cols;
     float *out = dst;
@@ -285,23 +347,35 @@ static void fake_close(source *s)
 }
 static void add(source *s, const char *name, uint64_t rows, uint64_t cols)
 {
-    src_tensor t = {.dtype = DT_F32, .rank = cols ? 2 : 1, .shape = {rows, cols}, .type = "F32", .nbytes = rows * MAX(cols, 1) * 4};
+    src_tensor t = {.dtype = DT_F32,
+                    .rank = cols ? 2 : 1,
+                    .shape = {rows, cols},
+                    .type = "F32",
+                    .nbytes = rows * MAX(cols, 1) * 4};
     assert_int_equal(source_add_tensor(s, &t, name, strlen(name), NULL), TESS_OK);
 }
 static void add_llama(source *s, const char *skip)
 {
     static const struct { const char *name; uint64_t rows, cols; } t[] = {
-        {"model.embed_tokens.weight", 64, 64}, {"lm_head.weight", 64, 64}, {"model.norm.weight", 64, 0},
-        {"model.layers.0.input_layernorm.weight", 64, 0}, {"model.layers.0.post_attention_layernorm.weight", 64, 0},
-        {"model.layers.0.self_attn.q_proj.weight", 64, 64}, {"model.layers.0.self_attn.k_proj.weight", 32, 64},
-        {"model.layers.0.self_attn.v_proj.weight", 32, 64}, {"model.layers.0.self_attn.o_proj.weight", 64, 64},
-        {"model.layers.0.mlp.gate_proj.weight", 96, 64}, {"model.layers.0.mlp.up_proj.weight", 96, 64}, {"model.layers.0.mlp.down_proj.weight", 64, 96},
+        {"model.embed_tokens.weight", 64, 64},
+        {"lm_head.weight", 64, 64},
+        {"model.norm.weight", 64, 0},
+        {"model.layers.0.input_layernorm.weight", 64, 0},
+        {"model.layers.0.post_attention_layernorm.weight", 64, 0},
+        {"model.layers.0.self_attn.q_proj.weight", 64, 64},
+        {"model.layers.0.self_attn.k_proj.weight", 32, 64},
+        {"model.layers.0.self_attn.v_proj.weight", 32, 64},
+        {"model.layers.0.self_attn.o_proj.weight", 64, 64},
+        {"model.layers.0.mlp.gate_proj.weight", 96, 64},
+        {"model.layers.0.mlp.up_proj.weight", 96, 64},
+        {"model.layers.0.mlp.down_proj.weight", 64, 96},
     };
     for (size_t i = 0; i < ARRAY_LEN(t); i++)
         if (!skip || strcmp(skip, t[i].name) != 0) add(s, t[i].name, t[i].rows, t[i].cols);
 }
-#define ONE_LAYER                                                                                                                 \
-    "\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":1,\"num_attention_heads\":4,\"num_key_value_heads\":2,"     \
+#define ONE_LAYER \
+    "\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":1,\"num_attention_heads\":4,\"num_key_" \
+    "value_heads\":2," \
     "\"vocab_size\":64,\"max_position_embeddings\":512"
 
 static tess_status plan(source *s, const char *json, weight_plan *p, arch *a, tess_error *err)
@@ -317,7 +391,8 @@ static void plan_bad(source *s, const char *json, const char *needle)
     arch a;
     tess_error err;
     if (plan(s, json, &p, &a, &err) == TESS_OK) fail_msg("accepted, wanted \"%s\"", needle);
-    if (!strstr(err.text, needle) || !strstr(err.text, "fake.safetensors")) fail_msg("wanted \"%s\" in: %s", needle, err.text);
+    if (!strstr(err.text, needle) || !strstr(err.text, "fake.safetensors"))
+        fail_msg("wanted \"%s\" in: %s", needle, err.text);
     fake_close(s);
 }
 static void plan_good(source *s, const char *json, weight_plan *p, arch *a)
@@ -353,7 +428,8 @@ static void ties_heads(void **state)
     s = fake();
     add_llama(s, "model.embed_tokens.weight"); /* (d) tied, only the head */
     plan_good(s, ONE_TIED, &p, &a);
-    assert_true(a.tied_head && strcmp(s->tensors[p.w[0].map.src].name, "lm_head.weight") == 0 && find(&p, "lm_head.weight")->alias == 0);
+    assert_true(a.tied_head && strcmp(s->tensors[p.w[0].map.src].name, "lm_head.weight") == 0 &&
+                find(&p, "lm_head.weight")->alias == 0);
     family_plan_close(&p);
     fake_close(s);
     s = fake();
@@ -371,7 +447,8 @@ static void refuses_strange_tensors(void **state)
     source *s = fake();
     UNUSED(state);
     add_llama(s, NULL);
-    add(s, "model.layers.0.self_attn.q_proj.bias", 64, 0); /* B03: a bias that the configuration does not know */
+    add(s, "model.layers.0.self_attn.q_proj.bias", 64,
+        0); /* B03: a bias that the configuration does not know */
     plan_bad(s, ONE, "\"model.layers.0.self_attn.q_proj.bias\"");
     s = fake();
     add_llama(s, NULL);
@@ -404,14 +481,19 @@ static void maps_fused_rows(void **state)
     UNUSED(state);
     source *s = fake();
     static const char phi3[] = "{\"model_type\":\"phi3\"," ONE_LAYER "}";
-    add(s, "model.embed_tokens.weight", 64, 64), add(s, "lm_head.weight", 64, 64), add(s, "model.norm.weight", 64, 0);
-    add(s, "model.layers.0.input_layernorm.weight", 64, 0), add(s, "model.layers.0.post_attention_layernorm.weight", 64, 0);
-    add(s, "model.layers.0.self_attn.qkv_proj.weight", 128, 64), add(s, "model.layers.0.self_attn.o_proj.weight", 64, 64);
-    add(s, "model.layers.0.mlp.gate_up_proj.weight", 192, 64), add(s, "model.layers.0.mlp.down_proj.weight", 64, 96);
+    add(s, "model.embed_tokens.weight", 64, 64), add(s, "lm_head.weight", 64, 64),
+        add(s, "model.norm.weight", 64, 0);
+    add(s, "model.layers.0.input_layernorm.weight", 64, 0),
+        add(s, "model.layers.0.post_attention_layernorm.weight", 64, 0);
+    add(s, "model.layers.0.self_attn.qkv_proj.weight", 128, 64),
+        add(s, "model.layers.0.self_attn.o_proj.weight", 64, 64);
+    add(s, "model.layers.0.mlp.gate_up_proj.weight", 192, 64),
+        add(s, "model.layers.0.mlp.down_proj.weight", 64, 96);
     plan_good(s, phi3, &p, &a);
     static const struct { const char *name; uint64_t row; float want; } phi[] = {
-        {"model.layers.0.self_attn.q_proj.weight", 63, 63}, {"model.layers.0.self_attn.k_proj.weight", 0, 64}, {"model.layers.0.self_attn.v_proj.weight", 31, 127},
-        {"model.layers.0.mlp.gate_proj.weight", 95, 95}, {"model.layers.0.mlp.up_proj.weight", 1, 97},
+        {"model.layers.0.self_attn.q_proj.weight", 63, 63},  {"model.layers.0.self_attn.k_proj.weight", 0, 64},
+        {"model.layers.0.self_attn.v_proj.weight", 31, 127}, {"model.layers.0.mlp.gate_proj.weight", 95, 95},
+        {"model.layers.0.mlp.up_proj.weight", 1, 97},
     };
     for (size_t i = 0; i < ARRAY_LEN(phi); i++) {
         const weight *w = find(&p, phi[i].name);
@@ -422,8 +504,11 @@ static void maps_fused_rows(void **state)
     fake_close(s);
 
     s = fake(); /* gpt_neox: q, k, v of each head together, in matrix and bias */
-    static const char neox[] = "{\"model_type\":\"gpt_neox\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":1,\"num_attention_heads\":4,\"vocab_size\":64,\"max_position_embeddings\":512}";
-    static const char *const norms[] = {"gpt_neox.final_layer_norm", "gpt_neox.layers.0.input_layernorm", "gpt_neox.layers.0.post_attention_layernorm"};
+    static const char neox[] =
+        "{\"model_type\":\"gpt_neox\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":1,"
+        "\"num_attention_heads\":4,\"vocab_size\":64,\"max_position_embeddings\":512}";
+    static const char *const norms[] = {"gpt_neox.final_layer_norm", "gpt_neox.layers.0.input_layernorm",
+                                        "gpt_neox.layers.0.post_attention_layernorm"};
     add(s, "gpt_neox.embed_in.weight", 64, 64), add(s, "embed_out.weight", 64, 64);
     for (int i = 0; i < 3; i++) {
         char name[80];
@@ -432,15 +517,22 @@ static void maps_fused_rows(void **state)
         snprintf(name, sizeof name, "%s.bias", norms[i]);
         add(s, name, 64, 0);
     }
-    add(s, "gpt_neox.layers.0.attention.query_key_value.weight", 192, 64), add(s, "gpt_neox.layers.0.attention.query_key_value.bias", 192, 0);
-    add(s, "gpt_neox.layers.0.attention.dense.weight", 64, 64), add(s, "gpt_neox.layers.0.attention.dense.bias", 64, 0);
-    add(s, "gpt_neox.layers.0.mlp.dense_h_to_4h.weight", 96, 64), add(s, "gpt_neox.layers.0.mlp.dense_h_to_4h.bias", 96, 0);
-    add(s, "gpt_neox.layers.0.mlp.dense_4h_to_h.weight", 64, 96), add(s, "gpt_neox.layers.0.mlp.dense_4h_to_h.bias", 64, 0);
+    add(s, "gpt_neox.layers.0.attention.query_key_value.weight", 192, 64),
+        add(s, "gpt_neox.layers.0.attention.query_key_value.bias", 192, 0);
+    add(s, "gpt_neox.layers.0.attention.dense.weight", 64, 64),
+        add(s, "gpt_neox.layers.0.attention.dense.bias", 64, 0);
+    add(s, "gpt_neox.layers.0.mlp.dense_h_to_4h.weight", 96, 64),
+        add(s, "gpt_neox.layers.0.mlp.dense_h_to_4h.bias", 96, 0);
+    add(s, "gpt_neox.layers.0.mlp.dense_4h_to_h.weight", 64, 96),
+        add(s, "gpt_neox.layers.0.mlp.dense_4h_to_h.bias", 64, 0);
     plan_good(s, neox, &p, &a);
     assert_true(a.rope_dims == 4 && a.block_kind == BLOCK_PARALLEL2);
-    const weight *k = find(&p, "model.layers.0.self_attn.k_proj.weight"), *kb = find(&p, "model.layers.0.self_attn.k_proj.bias");
-    assert_int_equal(family_read(s, k, DT_F32, 15, 3, 7, 1, v, NULL), TESS_OK); /* row 15: head 0, last; row 16: head 1, first */
-    assert_true(v[0] == (float)k->map.src * 10000 + (16 + 15) * 100 + 7 && v[1] == (float)k->map.src * 10000 + (48 + 16) * 100 + 7);
+    const weight *k = find(&p, "model.layers.0.self_attn.k_proj.weight"),
+                 *kb = find(&p, "model.layers.0.self_attn.k_proj.bias");
+    assert_int_equal(family_read(s, k, DT_F32, 15, 3, 7, 1, v, NULL),
+                     TESS_OK); /* row 15: head 0, last; row 16: head 1, first */
+    assert_true(v[0] == (float)k->map.src * 10000 + (16 + 15) * 100 + 7 &&
+                v[1] == (float)k->map.src * 10000 + (48 + 16) * 100 + 7);
     assert_int_equal(family_read(s, kb, DT_F32, 15, 2, 0, 1, v, NULL), TESS_OK);
     assert_true(v[0] == (float)kb->map.src * 10000 + 31 && v[1] == (float)kb->map.src * 10000 + 64);
     family_plan_close(&p);
@@ -454,21 +546,30 @@ static void maps_transposed(void **state)
     static float v[80 * 20];
     UNUSED(state);
     source *s = fake(); /* gpt2, as the hub stores it: without the prefix, with mask buffers, tied */
-    static const char gpt2[] = "{\"model_type\":\"gpt2\",\"n_embd\":64,\"n_layer\":1,\"n_head\":4,\"n_positions\":32,\"vocab_size\":64,\"n_inner\":null,\"activation_function\":\"gelu_new\"}";
-    add(s, "wte.weight", 64, 64), add(s, "wpe.weight", 32, 64), add(s, "ln_f.weight", 64, 0), add(s, "ln_f.bias", 64, 0);
-    add(s, "h.0.ln_1.weight", 64, 0), add(s, "h.0.ln_1.bias", 64, 0), add(s, "h.0.ln_2.weight", 64, 0), add(s, "h.0.ln_2.bias", 64, 0);
-    add(s, "h.0.attn.c_attn.weight", 64, 192), add(s, "h.0.attn.c_attn.bias", 192, 0), add(s, "h.0.attn.c_proj.weight", 64, 64), add(s, "h.0.attn.c_proj.bias", 64, 0);
-    add(s, "h.0.mlp.c_fc.weight", 64, 256), add(s, "h.0.mlp.c_fc.bias", 256, 0), add(s, "h.0.mlp.c_proj.weight", 256, 64), add(s, "h.0.mlp.c_proj.bias", 64, 0);
+    static const char gpt2[] =
+        "{\"model_type\":\"gpt2\",\"n_embd\":64,\"n_layer\":1,\"n_head\":4,\"n_positions\":32,\"vocab_size\":"
+        "64,\"n_inner\":null,\"activation_function\":\"gelu_new\"}";
+    add(s, "wte.weight", 64, 64), add(s, "wpe.weight", 32, 64), add(s, "ln_f.weight", 64, 0),
+        add(s, "ln_f.bias", 64, 0);
+    add(s, "h.0.ln_1.weight", 64, 0), add(s, "h.0.ln_1.bias", 64, 0), add(s, "h.0.ln_2.weight", 64, 0),
+        add(s, "h.0.ln_2.bias", 64, 0);
+    add(s, "h.0.attn.c_attn.weight", 64, 192), add(s, "h.0.attn.c_attn.bias", 192, 0),
+        add(s, "h.0.attn.c_proj.weight", 64, 64), add(s, "h.0.attn.c_proj.bias", 64, 0);
+    add(s, "h.0.mlp.c_fc.weight", 64, 256), add(s, "h.0.mlp.c_fc.bias", 256, 0),
+        add(s, "h.0.mlp.c_proj.weight", 256, 64), add(s, "h.0.mlp.c_proj.bias", 64, 0);
     add(s, "h.0.attn.bias", 32, 32);
     plan_good(s, gpt2, &p, &a);
     assert_true(a.learned_pos && a.tied_head && a.ffn_size == 256 && a.act == ACT_GELU_TANH);
-    const weight *k = find(&p, "model.layers.0.self_attn.k_proj.weight"), *down = find(&p, "model.layers.0.mlp.down_proj.weight");
+    const weight *k = find(&p, "model.layers.0.self_attn.k_proj.weight"),
+                 *down = find(&p, "model.layers.0.mlp.down_proj.weight");
     assert_int_equal(family_read(s, k, DT_F32, 5, 2, 9, 3, v, NULL), TESS_OK);
     for (int r = 0; r < 2; r++)
-        for (int c = 0; c < 3; c++) assert_true(v[r * 3 + c] == (float)(k->map.src * 10000) + (float)((9 + c) * 100 + 64 + 5 + r));
+        for (int c = 0; c < 3; c++)
+            assert_true(v[r * 3 + c] == (float)(k->map.src * 10000) + (float)((9 + c) * 100 + 64 + 5 + r));
     assert_int_equal(family_read(s, down, DT_F32, 1, 20, 100, 80, v, NULL), TESS_OK); /* more than one tile */
     for (int r = 0; r < 20; r++)
-        for (int c = 0; c < 80; c++) assert_true(v[r * 80 + c] == (float)(down->map.src * 10000) + (float)((100 + c) * 100 + 1 + r));
+        for (int c = 0; c < 80; c++)
+            assert_true(v[r * 80 + c] == (float)(down->map.src * 10000) + (float)((100 + c) * 100 + 1 + r));
     family_plan_close(&p);
     fake_close(s);
 }
@@ -487,8 +588,10 @@ static const char *shared_dir(void)
 
 static void plans_tiny_models(void **state)
 {
-    static const char *const models[] = {"llama-3of9heads", "llama-bias-f16", "llama-gqa", "llama-yarn", "llama3-rope", "mistral-window", "qwen2", "qwen3",
-                                         "phi3", "gemma2", "gemma3", "olmo2", "starcoder2", "gptneox", "gpt2", "falcon-mqa"};
+    static const char *const models[] = {
+        "llama-3of9heads", "llama-bias-f16", "llama-gqa", "llama-yarn", "llama3-rope", "mistral-window",
+        "qwen2",           "qwen3",          "phi3",      "gemma2",     "gemma3",      "olmo2",
+        "starcoder2",      "gptneox",        "gpt2",      "falcon-mqa"};
     const char *shared = shared_dir();
     UNUSED(state);
     if (!shared) {
@@ -504,13 +607,18 @@ static void plans_tiny_models(void **state)
         tess_error err;
         float v;
         snprintf(path, sizeof path, "%s/models/%s/config.json", shared, models[i]);
-        if (os_read_whole(path, 1 << 20, &mem_libc, &text, &len, &err) < 0 || hf_config_read(text, len, path, &c, &err) < 0) fail_msg("%s", err.text);
+        if (os_read_whole(path, 1 << 20, &mem_libc, &text, &len, &err) < 0 ||
+            hf_config_read(text, len, path, &c, &err) < 0)
+            fail_msg("%s", err.text);
         mem_free(&mem_libc, text);
         snprintf(path, sizeof path, "%s/models/%s", shared, models[i]);
         if (safetensors_open(path, &mem_libc, &s, &err) < 0) fail_msg("%s", err.text);
-        if (family_plan(c.fam->names, c.fam->prefix, s, &c.a, c.tied, &mem_libc, &p, &err) < 0) fail_msg("%s", err.text);
+        if (family_plan(c.fam->names, c.fam->prefix, s, &c.a, c.tied, &mem_libc, &p, &err) < 0)
+            fail_msg("%s", err.text);
         for (uint32_t w = 0; w < p.n; w++)
-            if (family_read(s, &p.w[w], DT_F32, p.w[w].rows - 1, 1, p.w[w].cols ? p.w[w].cols - 1 : 0, 1, &v, &err) < 0) fail_msg("%s", err.text);
+            if (family_read(s, &p.w[w], DT_F32, p.w[w].rows - 1, 1, p.w[w].cols ? p.w[w].cols - 1 : 0, 1, &v,
+                            &err) < 0)
+                fail_msg("%s", err.text);
         family_plan_close(&p);
         source_close(s);
     }
@@ -519,9 +627,18 @@ static void plans_tiny_models(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_llama), cmocka_unit_test(refuses_bad_numbers), cmocka_unit_test(reads_both_rope_spellings), cmocka_unit_test(reads_rope_scaling),
-        cmocka_unit_test(reads_windows), cmocka_unit_test(reads_generation), cmocka_unit_test(finds_template), cmocka_unit_test(ties_heads),
-        cmocka_unit_test(refuses_strange_tensors), cmocka_unit_test(maps_fused_rows), cmocka_unit_test(maps_transposed), cmocka_unit_test(plans_tiny_models),
+        cmocka_unit_test(reads_llama),
+        cmocka_unit_test(refuses_bad_numbers),
+        cmocka_unit_test(reads_both_rope_spellings),
+        cmocka_unit_test(reads_rope_scaling),
+        cmocka_unit_test(reads_windows),
+        cmocka_unit_test(reads_generation),
+        cmocka_unit_test(finds_template),
+        cmocka_unit_test(ties_heads),
+        cmocka_unit_test(refuses_strange_tensors),
+        cmocka_unit_test(maps_fused_rows),
+        cmocka_unit_test(maps_transposed),
+        cmocka_unit_test(plans_tiny_models),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
- * t_safetensors.c - the safetensors reader: good files, every hostile file that the research collected (fault B23), shards and
- * their index (fault B05), files that change while they are read.
+ * t_safetensors.c - the safetensors reader: good files, every hostile file that the research collected (fault
+ * B23), shards and their index (fault B05), files that change while they are read.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -89,21 +89,27 @@ static void reads_boxes(void **state)
     UNUSED(state);
     float v[6], want[6];
     tess_error err;
-    /* "\u0065" is "e"; the header is padded with blanks and its length is no multiple of 8, so the data are not aligned. */
+    /* "\u0065" is "e"; the header is padded with blanks and its length is no multiple of 8, so the data are not
+     * aligned. */
     put_st("a.safetensors",
-           "{\"w\\u0065\":{\"dtype\":\"F32\",\"shape\":[3,2],\"data_offsets\":[0,24]},\"h\":{\"shape\":[4],\"dtype\":\"BF16\",\"data_offsets\":[24,32]},"
-           "\"z\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[32,32]},\"s\":{\"dtype\":\"F16\",\"shape\":[],\"data_offsets\":[32,34]},"
-           "\"__metadata__\":{\"format\":\"pt\"}}     ", 0, 34);
+           "{\"w\\u0065\":{\"dtype\":\"F32\",\"shape\":[3,2],\"data_offsets\":[0,24]},\"h\":{\"shape\":[4],"
+           "\"dtype\":\"BF16\",\"data_offsets\":[24,32]},"
+           "\"z\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[32,32]},\"s\":{\"dtype\":\"F16\","
+           "\"shape\":[],\"data_offsets\":[32,34]},"
+           "\"__metadata__\":{\"format\":\"pt\"}}     ",
+           0, 34);
     source *s = open_good(path_in("a.safetensors"));
     assert_int_equal(s->n_tensors, 4);
-    int64_t w = source_find(s, "we"), z = source_find(s, "z"), scalar = source_find(s, "s"), h = source_find(s, "h");
+    int64_t w = source_find(s, "we"), z = source_find(s, "z"), scalar = source_find(s, "s"),
+            h = source_find(s, "h");
     assert_true(w >= 0 && z >= 0 && scalar >= 0 && h >= 0 && source_find(s, "wf") < 0);
     uint8_t bytes[34];
     for (int i = 0; i < 34; i++) bytes[i] = (uint8_t)i;
     memcpy(want, bytes, 24);
     assert_int_equal(s->read(s, (uint32_t)w, 0, 3, 0, 2, true, v, &err), TESS_OK);
     assert_memory_equal(v, want, 24);
-    assert_int_equal(s->read(s, (uint32_t)w, 1, 2, 1, 1, false, v, &err), TESS_OK); /* column 1 of rows 1 and 2 */
+    assert_int_equal(s->read(s, (uint32_t)w, 1, 2, 1, 1, false, v, &err),
+                     TESS_OK); /* column 1 of rows 1 and 2 */
     assert_memory_equal(&v[0], &want[3], 4);
     assert_memory_equal(&v[1], &want[5], 4);
     uint16_t half[2];
@@ -128,15 +134,18 @@ static void reads_large_boxes(void **state)
     UNUSED(state);
     enum { ROWS = 5, COLS = 40000 };
     tess_error err;
-    put_st("l.safetensors", "{\"w\":{\"dtype\":\"BF16\",\"shape\":[5,40000],\"data_offsets\":[0,400000]},"
-                            "\"n\":{\"dtype\":\"F16\",\"shape\":[40000,5],\"data_offsets\":[400000,800000]}}", 0, 800000);
+    put_st("l.safetensors",
+           "{\"w\":{\"dtype\":\"BF16\",\"shape\":[5,40000],\"data_offsets\":[0,400000]},"
+           "\"n\":{\"dtype\":\"F16\",\"shape\":[40000,5],\"data_offsets\":[400000,800000]}}",
+           0, 800000);
     source *s = open_good(path_in("l.safetensors"));
     uint32_t w = (uint32_t)source_find(s, "w"), n = (uint32_t)source_find(s, "n");
     float *got = malloc(ROWS * COLS * 4);
     uint16_t *raw = malloc(ROWS * COLS * 2);
     assert_true(got && raw);
     for (int tall = 0; tall < 2; tall++) {
-        uint64_t rows = tall ? COLS : ROWS, cols = tall ? ROWS : COLS, k0 = tall ? 1 : 39, nk = tall ? 3 : 39900;
+        uint64_t rows = tall ? COLS : ROWS, cols = tall ? ROWS : COLS, k0 = tall ? 1 : 39,
+                 nk = tall ? 3 : 39900;
         assert_int_equal(s->read(s, tall ? n : w, 1, rows - 2, k0, nk, false, got, &err), TESS_OK);
         assert_int_equal(s->read(s, tall ? n : w, 1, rows - 2, k0, nk, true, raw, &err), TESS_OK);
         for (uint64_t r = 0; r < rows - 2; r++)
@@ -144,7 +153,8 @@ static void reads_large_boxes(void **state)
                 uint64_t at = (tall ? 400000 : 0) + ((r + 1) * cols + k0 + k) * 2;
                 uint16_t bits = (uint16_t)((at & 255) | ((at + 1) & 255) << 8);
                 float want = tall ? f16_to_f32(bits) : bf16_to_f32(bits);
-                if (raw[r * nk + k] != bits || memcmp(&got[r * nk + k], &want, 4) != 0) fail_msg("row %d column %d", (int)r, (int)k);
+                if (raw[r * nk + k] != bits || memcmp(&got[r * nk + k], &want, 4) != 0)
+                    fail_msg("row %d column %d", (int)r, (int)k);
             }
     }
     free(got);
@@ -155,7 +165,9 @@ static void reads_large_boxes(void **state)
 /* ---- hostile files ---- */
 
 #define T(shape, off) "{\"t\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":" off "}}"
-#define TWO(a, b) "{\"t\":{\"dtype\":\"U8\",\"shape\":[512],\"data_offsets\":" a "},\"u\":{\"dtype\":\"U8\",\"shape\":[512],\"data_offsets\":" b "}}"
+#define TWO(a, b) \
+    "{\"t\":{\"dtype\":\"U8\",\"shape\":[512],\"data_offsets\":" a \
+    "},\"u\":{\"dtype\":\"U8\",\"shape\":[512],\"data_offsets\":" b "}}"
 
 static void refuses_hostile_headers(void **state)
 {
@@ -186,8 +198,11 @@ static void refuses_hostile_headers(void **state)
         {TWO("[1,513]", "[513,1025]"), 0, 1025, "gap"},
         {"{\"t\":{\"dtype\":\"F31\",\"shape\":[256],\"data_offsets\":[0,1024]}}", 0, 1024, "unknown dtype"},
         {"{\"t\":{\"dtype\":\"F4\",\"shape\":[1],\"data_offsets\":[0,1]}}", 0, 1, "shape and dtype"},
-        {"{\"t\":{\"dtype\":\"F32\",\"shape\":[256],\"data_offsets\":[0,1024],\"x\":1}}", 0, 1024, "want exactly"},
-        {"{\"t\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"t\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 0, 4, "duplicate"},
+        {"{\"t\":{\"dtype\":\"F32\",\"shape\":[256],\"data_offsets\":[0,1024],\"x\":1}}", 0, 1024,
+         "want exactly"},
+        {"{\"t\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"t\":{\"dtype\":\"U8\",\"shape\":[4],"
+         "\"data_offsets\":[0,4]}}",
+         0, 4, "duplicate"},
         {"{\"..\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 0, 4, "bad tensor name"},
         {"{\"a/../b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 0, 4, "bad tensor name"},
         {"{\"/a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 0, 4, "bad tensor name"},
@@ -225,7 +240,8 @@ static void refuses_deep_header(void **state)
 /* Every cut of a small file, and every single-byte change of its header: refused or read, never a crash. */
 static void survives_changes(void **state)
 {
-    static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"BF16\",\"shape\":[4],\"data_offsets\":[24,32]}}";
+    static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"b\":{"
+                                 "\"dtype\":\"BF16\",\"shape\":[4],\"data_offsets\":[24,32]}}";
     uint8_t file[8 + sizeof header - 1 + 32], copy[sizeof file];
     uint64_t n = sizeof header - 1;
     source *s;
@@ -273,7 +289,8 @@ static void put_shards(void)
     put_st("s2.safetensors", "{" U8T("b", 0, 4) "," U8T("c", 4, 8) "," U8T("a", 8, 12) "}", 0, 12);
     put_st("consolidated.safetensors", "{" U8T("a", 0, 4) "}", 0, 4);
     put_text("model.safetensors.index.json",
-             "{\"metadata\":{\"total_size\":12},\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s2.safetensors\",\"c\":\"s2.safetensors\"}}");
+             "{\"metadata\":{\"total_size\":12},\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s2."
+             "safetensors\",\"c\":\"s2.safetensors\"}}");
 }
 
 static void check_shards(const char *path)
@@ -363,8 +380,9 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, make_dir, drop_dir)
     const struct CMUnitTest tests[] = {
-        CASE(reads_boxes), CASE(reads_large_boxes), CASE(refuses_hostile_headers), CASE(refuses_deep_header), CASE(survives_changes),
-        CASE(sees_changes_while_reading), CASE(index_wins), CASE(refuses_bad_indexes), CASE(refuses_other_weights),
+        CASE(reads_boxes),         CASE(reads_large_boxes),   CASE(refuses_hostile_headers),
+        CASE(refuses_deep_header), CASE(survives_changes),    CASE(sees_changes_while_reading),
+        CASE(index_wins),          CASE(refuses_bad_indexes), CASE(refuses_other_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,10 @@
 /*
- * convert-hf.c - writes a .tess container from a Hugging Face directory, a GGUF file, another container or a directory with
- * tokenizer files; or a Hugging Face directory from a container.
+ * convert-hf.c - writes a .tess container from a Hugging Face directory, a GGUF file, another container or a
+ * directory with tokenizer files; or a Hugging Face directory from a container.
  *
- * The output is complete under its name or not there. SIGINT and SIGTERM stop between boxes of weights, and the temporary
- * files are removed; a second signal ends the process at once. A write beyond a file size limit is an error, not a signal.
+ * The output is complete under its name or not there. SIGINT and SIGTERM stop between boxes of weights, and the
+ * temporary files are removed; a second signal ends the process at once. A write beyond a file size limit is an
+ * error, not a signal.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -39,7 +40,8 @@ static const cli_option options[] = {
     {"--split-max-size", O_SPLIT, "SIZE", "write several files of at most SIZE bytes, such as 4G"},
     {"-j --threads", O_THREADS, "N", "threads (default: all CPUs that the process may use)"},
     {"--force", O_FORCE, NULL, "replace an existing output"},
-    {"--refresh", O_REFRESH, NULL, "SRC is a .tess: build its settings and tokenizer tables anew from the\noriginal files that it holds"},
+    {"--refresh", O_REFRESH, NULL,
+     "SRC is a .tess: build its settings and tokenizer tables anew from the\noriginal files that it holds"},
     {"--export", O_EXPORT, "DIR", "SRC is a .tess: write it as a Hugging Face directory instead"},
     {"-h --help", O_HELP, NULL, "this text"},
     {"--version", O_VERSION, NULL, "the version"},
@@ -48,7 +50,9 @@ static const cli_option options[] = {
 static void help(void)
 {
     fputs("usage: convert-hf SRC -o OUT.tess [options]\n"
-          "SRC is a Hugging Face directory, a .gguf file, a .tess file, or a directory with tokenizer files only.\n\n", stdout);
+          "SRC is a Hugging Face directory, a .gguf file, a .tess file, or a directory with tokenizer files "
+          "only.\n\n",
+          stdout);
     cli_help(stdout, options, sizeof options / sizeof options[0]);
 }
 
@@ -109,7 +113,8 @@ static int parse(int argc, char **argv, convert_options *o)
     }
     if (!ok) return CLI_EXIT_USAGE;
     if (!o->src || !*o->src) cli_error("SRC is missing; convert-hf --help shows the usage");
-    else if (!o->out == !o->export_dir) cli_error(o->out ? "-o and --export exclude each other" : "-o OUT.tess is missing");
+    else if (!o->out == !o->export_dir)
+        cli_error(o->out ? "-o and --export exclude each other" : "-o OUT.tess is missing");
     else return -1;
     return CLI_EXIT_USAGE;
 }

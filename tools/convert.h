@@ -1,5 +1,6 @@
 /*
- * convert.h - the parts of convert-hf: options, the opened SRC with everything that goes into a container, writing, export.
+ * convert.h - the parts of convert-hf: options, the opened SRC with everything that goes into a container,
+ * writing, export.
  *
  *   convert-hf.c        options and the steps
  *   convert_load.c      SRC: weights, arch, key-values, blobs

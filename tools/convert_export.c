@@ -1,10 +1,10 @@
 /*
  * convert_export.c - .tess to a Hugging Face directory: the original files as they were, and model.safetensors.
  *
- * Tensors get the names, fusing and orientation of their family. The file is laid out as the safetensors library does it: header
- * keys in the order of the data, by descending type and then name, padded with blanks to 8 bytes; so a checkpoint that was
- * saved in one file by that library comes back byte by byte.
- * All files are written beside their names first and renamed at the end, the weights last.
+ * Tensors get the names, fusing and orientation of their family. The file is laid out as the safetensors
+ * library does it: header keys in the order of the data, by descending type and then name, padded with blanks
+ * to 8 bytes; so a checkpoint that was saved in one file by that library comes back byte by byte. All files are
+ * written beside their names first and renamed at the end, the weights last.
  */
 #include "convert.h"
 
@@ -41,18 +41,26 @@ static tess_status add_item(job *j, const name_rule *r, uint32_t part, int32_t l
     if (!family_stored(r, &c->a, &c->plan, part, layer, &x.t)) return TESS_OK;
     for (uint32_t i = 0; i < x.t.n; i++) {
         uint32_t dtype = c->s->tensors[c->plan.w[x.t.from[i].weight].map.src].dtype;
-        if (i && dtype != x.dtype) return ERR(err, TESS_E_UNSUPPORTED, "tensor \"%s\" has parts of different types", x.t.name);
+        if (i && dtype != x.dtype)
+            return ERR(err, TESS_E_UNSUPPORTED, "tensor \"%s\" has parts of different types", x.t.name);
         x.dtype = dtype;
     }
     const dtype_info *d = dtype_get(x.dtype);
-    if (!d || !d->is_float) return ERR(err, TESS_E_UNSUPPORTED, "tensor \"%s\" is of type %s; only float types can be exported", x.t.name, d ? d->name : "unknown");
-    x.bytes = x.t.shape[0] * (x.t.rank == 2 ? x.t.shape[1] : 1) * d->block_bytes; /* no more than the container's own */
-    if (!mem_grow(&c->m, &j->items, &j->cap, j->n + 1u, sizeof *j->items)) return ERR(err, TESS_E_NOMEM, "no memory for the list of tensors");
+    if (!d || !d->is_float)
+        return ERR(err, TESS_E_UNSUPPORTED, "tensor \"%s\" is of type %s; only float types can be exported",
+                   x.t.name, d ? d->name : "unknown");
+    x.bytes = x.t.shape[0] * (x.t.rank == 2 ? x.t.shape[1] : 1) *
+              d->block_bytes; /* no more than the container's own */
+    if (!mem_grow(&c->m, &j->items, &j->cap, j->n + 1u, sizeof *j->items))
+        return ERR(err, TESS_E_NOMEM, "no memory for the list of tensors");
     j->items[j->n++] = x;
     return TESS_OK;
 }
 
-static const char *st_type(uint32_t dtype) { return dtype == DT_F32 ? "F32" : dtype == DT_F16 ? "F16" : "BF16"; }
+static const char *st_type(uint32_t dtype)
+{
+    return dtype == DT_F32 ? "F32" : dtype == DT_F16 ? "F16" : "BF16";
+}
 
 static int item_cmp(const void *x, const void *y)
 {
@@ -70,11 +78,14 @@ static tess_status list_items(job *j, tess_error *err)
     for (const name_rule *r = f->names; r->name; r++)
         for (uint32_t part = PART_DATA; part <= PART_BIAS; part += PART_BIAS) {
             bool layers = strstr(r->name, "%d") != NULL;
-            for (int32_t l = layers ? 0 : -1; l < (layers ? (int32_t)c->a.n_layers : 0); l++) TRY(add_item(j, r, part, l, err));
+            for (int32_t l = layers ? 0 : -1; l < (layers ? (int32_t)c->a.n_layers : 0); l++)
+                TRY(add_item(j, r, part, l, err));
         }
     for (uint32_t i = 0; i < c->plan.n; i++) want += c->plan.w[i].alias < 0;
     for (uint32_t i = 0; i < j->n; i++) stored += j->items[i].t.n;
-    if (stored != want) return ERR(err, TESS_E_UNSUPPORTED, "%s: %u of %u weights have a name in family \"%s\"", j->o->src, stored, want, c->a.family);
+    if (stored != want)
+        return ERR(err, TESS_E_UNSUPPORTED, "%s: %u of %u weights have a name in family \"%s\"", j->o->src,
+                   stored, want, c->a.family);
     if (j->n) qsort(j->items, j->n, sizeof *j->items, item_cmp);
     for (uint32_t i = 0; i < j->n; i++) {
         j->items[i].off = j->data_len;
@@ -88,7 +99,8 @@ static tess_status list_items(job *j, tess_error *err)
 static tess_status open_out(job *j, const char *name, tess_error *err)
 {
     char path[PATH_MAX];
-    if (strchr(name, '/') || strcmp(name, "..") == 0 || (size_t)snprintf(path, sizeof path, "%s/%s", j->o->export_dir, name) >= sizeof path)
+    if (strchr(name, '/') || strcmp(name, "..") == 0 ||
+        (size_t)snprintf(path, sizeof path, "%s/%s", j->o->export_dir, name) >= sizeof path)
         return ERR(err, TESS_E_ARG, "%s/%.100s: bad file name", j->o->export_dir, name);
     TRY(os_out_open(&j->out[j->n_out], &j->c->m, path, err));
     j->n_out++;
@@ -103,7 +115,8 @@ static tess_status write_blobs(job *j, tess_error *err)
         TRY(os_out_pwrite(&j->out[i], b->data, b->len, 0, err));
     }
     if (j->c->kind == CT_KIND_MODEL && !convert_find_blob(j->c, "config.json"))
-        mem_log(&j->c->m, TESS_LOG_WARN, "%s: holds no config.json (it was made from a GGUF file); the directory lacks it", j->o->src);
+        mem_log(&j->c->m, TESS_LOG_WARN,
+                "%s: holds no config.json (it was made from a GGUF file); the directory lacks it", j->o->src);
     return TESS_OK;
 }
 
@@ -116,9 +129,11 @@ static tess_status write_header(job *j, tess_error *err)
     buf_puts(&b, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (uint32_t i = 0; i < j->n; i++) { /* names are ours: nothing to escape */
         const item *x = &j->items[i];
-        buf_printf(&b, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%llu", x->t.name, st_type(x->dtype), (unsigned long long)x->t.shape[0]);
+        buf_printf(&b, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%llu", x->t.name, st_type(x->dtype),
+                   (unsigned long long)x->t.shape[0]);
         if (x->t.rank == 2) buf_printf(&b, ",%llu", (unsigned long long)x->t.shape[1]);
-        buf_printf(&b, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)x->off, (unsigned long long)(x->off + x->bytes));
+        buf_printf(&b, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)x->off,
+                   (unsigned long long)(x->off + x->bytes));
     }
     buf_putc(&b, '}');
     while (!b.failed && b.len % 8) buf_putc(&b, ' ');
@@ -145,7 +160,8 @@ static tess_status write_rows(job *j, const item *x, uint32_t i, uint8_t *step, 
         run = MIN(MIN(run, w->rows - r), most);
         if (convert_interrupted()) return ERR(err, TESS_E_CANCELLED, "interrupted; nothing was written");
         TRY(family_read(j->c->s, w, x->dtype, r, run, 0, MAX(w->cols, 1), step, err));
-        TRY(os_out_pwrite(&j->out[j->n_out - 1], step, (size_t)(run * row_bytes), j->data_off + x->off + at * row_bytes, err));
+        TRY(os_out_pwrite(&j->out[j->n_out - 1], step, (size_t)(run * row_bytes),
+                          j->data_off + x->off + at * row_bytes, err));
         __atomic_add_fetch(&j->done, run * row_bytes, __ATOMIC_RELAXED);
     }
     return TESS_OK;
@@ -166,9 +182,11 @@ static tess_status write_columns(job *j, const item *x, uint32_t i, uint8_t *ste
             if (convert_interrupted()) return ERR(err, TESS_E_CANCELLED, "interrupted; nothing was written");
             TRY(family_read(j->c->s, w, x->dtype, r, run, k, nk, step, err));
             for (uint64_t a = 0; a < run; a++)
-                for (uint64_t b = 0; b < nk; b++) memcpy(turned + (b * run + a) * e, step + (a * nk + b) * e, e);
+                for (uint64_t b = 0; b < nk; b++)
+                    memcpy(turned + (b * run + a) * e, step + (a * nk + b) * e, e);
             for (uint64_t b = 0; b < nk; b++)
-                TRY(os_out_pwrite(&j->out[j->n_out - 1], turned + b * run * e, (size_t)(run * e), j->data_off + x->off + ((k + b) * x->t.shape[1] + at) * e, err));
+                TRY(os_out_pwrite(&j->out[j->n_out - 1], turned + b * run * e, (size_t)(run * e),
+                                  j->data_off + x->off + ((k + b) * x->t.shape[1] + at) * e, err));
             __atomic_add_fetch(&j->done, run * nk * e, __ATOMIC_RELAXED);
         }
     }
@@ -182,7 +200,8 @@ static void write_item(void *arg, uint64_t n, uint32_t thread)
     tess_error err = {0};
     tess_status st = TESS_OK;
     for (uint32_t i = 0; i < x->t.n && st == TESS_OK && !__atomic_load_n(&j->failed, __ATOMIC_RELAXED); i++)
-        st = x->t.transposed ? write_columns(j, x, i, j->step[thread], &err) : write_rows(j, x, i, j->step[thread], &err);
+        st = x->t.transposed ? write_columns(j, x, i, j->step[thread], &err)
+                             : write_rows(j, x, i, j->step[thread], &err);
     if (st < 0 && !__atomic_exchange_n(&j->failed, 1, __ATOMIC_RELAXED)) j->err = err;
     if (thread == 0) cli_progress_update(&j->bar, __atomic_load_n(&j->done, __ATOMIC_RELAXED), j->data_len);
 }
@@ -229,7 +248,8 @@ tess_status convert_export(const convert_options *o, const convert_source *c, te
 {
     job j = {.o = o, .c = c};
     bool made = mkdir(o->export_dir, 0777) == 0;
-    if (!made && !os_is_dir(o->export_dir)) return err_set_os(err, TESS_E_IO, "%s: cannot create the directory", o->export_dir);
+    if (!made && !os_is_dir(o->export_dir))
+        return err_set_os(err, TESS_E_IO, "%s: cannot create the directory", o->export_dir);
     tess_status st = write_all(&j, err);
     for (uint32_t i = 0; i < j.n_out; i++) os_out_abort(&j.out[i]);
     mem_free(&c->m, j.items);

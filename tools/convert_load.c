@@ -1,9 +1,9 @@
 /*
  * convert_load.c - opens SRC, whatever it is, and builds the key-values that the runtime reads.
  *
- * Key-values: "general.family"; "general.source_hash.FILE" for every original file that is stored (XXH3-128, hex); "arch.*";
- * "gen.*"; "chat.template"; "tok.*". The original files themselves go in verbatim as blobs; of a GGUF file there are none, its
- * metadata goes into the key-values.
+ * Key-values: "general.family"; "general.source_hash.FILE" for every original file that is stored (XXH3-128,
+ * hex); "arch.*"; "gen.*"; "chat.template"; "tok.*". The original files themselves go in verbatim as blobs; of
+ * a GGUF file there are none, its metadata goes into the key-values.
  */
 #include "convert.h"
 
@@ -19,8 +19,18 @@ enum { MAX_FILE = 256 << 20 };
 
 /* ---- blobs ---- */
 
-static const char *const blob_names[] = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
-                                         "special_tokens_map.json", "added_tokens.json", "tokenizer.model", "LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE"};
+static const char *const blob_names[] = {"config.json",
+                                         "generation_config.json",
+                                         "tokenizer.json",
+                                         "tokenizer_config.json",
+                                         "chat_template.jinja",
+                                         "special_tokens_map.json",
+                                         "added_tokens.json",
+                                         "tokenizer.model",
+                                         "LICENSE",
+                                         "LICENSE.txt",
+                                         "LICENSE.md",
+                                         "LICENCE"};
 
 const convert_blob *convert_find_blob(const convert_source *c, const char *name)
 {
@@ -33,7 +43,8 @@ static tess_status load_files(convert_source *c, const char *dir, tess_error *er
 {
     char path[PATH_MAX];
     for (size_t i = 0; i < ARRAY_LEN(blob_names); i++) {
-        if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, blob_names[i]) >= sizeof path) return ERR(err, TESS_E_ARG, "%.200s...: path is too long", dir);
+        if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, blob_names[i]) >= sizeof path)
+            return ERR(err, TESS_E_ARG, "%.200s...: path is too long", dir);
         if (!os_exists(path)) continue;
         convert_blob *b = &c->blob[c->n_blobs];
         TRY(os_read_whole(path, MAX_FILE, &c->m, &b->data, &b->len, err));
@@ -47,7 +58,9 @@ static tess_status load_tess_blobs(convert_source *c, const ct_file *f, tess_err
 {
     const ct_info *info = ct_get(f);
     for (uint32_t i = 0; i < info->n_blobs; i++) {
-        if (c->n_blobs == CONVERT_MAX_BLOBS) return ERR(err, TESS_E_UNSUPPORTED, "%s: more than %d original files", info->path, CONVERT_MAX_BLOBS);
+        if (c->n_blobs == CONVERT_MAX_BLOBS)
+            return ERR(err, TESS_E_UNSUPPORTED, "%s: more than %d original files", info->path,
+                       CONVERT_MAX_BLOBS);
         convert_blob *b = &c->blob[c->n_blobs];
         TRY(ct_read_blob(f, i, &c->m, &b->data, &b->len, err));
         b->name = info->blobs[i].name;
@@ -92,8 +105,10 @@ static tess_status put_files(const convert_source *c, const char *dir, kvs_build
     put_hashes(c, b);
     TRY(hf_generation_put(gen->data, gen->len, gen_path, config->data, config->len, config_path, b, err));
     TRY(hf_chat_template_put(jinja->data, jinja->len, tok_config->data, tok_config->len, tok_path, b, err));
-    if (tok->data) return hf_tokenizer_put(&c->m, tok->data, tok->len, tok_config->data, tok_config->len, b, err);
-    mem_log(&c->m, TESS_LOG_WARN, "%s: has no tokenizer.json; the container will take and give token ids only", dir);
+    if (tok->data)
+        return hf_tokenizer_put(&c->m, tok->data, tok->len, tok_config->data, tok_config->len, b, err);
+    mem_log(&c->m, TESS_LOG_WARN, "%s: has no tokenizer.json; the container will take and give token ids only",
+            dir);
     return TESS_OK;
 }
 
@@ -102,7 +117,8 @@ static void copy_kv(const kv *v, kvs_builder *b, const mem *m, tess_status *st)
     char key[256];
     memcpy(key, v->key, v->key_len); /* at most 255 bytes: a rule of kvs */
     key[v->key_len] = 0;
-    uint64_t word = v->type == KV_U64 || v->type == KV_I64 || v->type == KV_F64 || v->type == KV_BOOL ? rd64(v->data) : 0;
+    uint64_t word =
+        v->type == KV_U64 || v->type == KV_I64 || v->type == KV_F64 || v->type == KV_BOOL ? rd64(v->data) : 0;
     double d;
     switch (v->type) {
     case KV_U64: kvs_put_u64(b, key, word); break;
@@ -148,13 +164,15 @@ static tess_status read_config(convert_source *c, const char *dir, bool *tied, t
     return TESS_OK;
 }
 
-static tess_status load_hf(convert_source *c, const char *dir, const char *weights, kvs_builder *b, tess_error *err)
+static tess_status load_hf(convert_source *c, const char *dir, const char *weights, kvs_builder *b,
+                           tess_error *err)
 {
     bool tied;
     TRY(load_files(c, dir, err));
     if (!convert_find_blob(c, "config.json") && convert_find_blob(c, "tokenizer.json")) {
         source *s;
-        if (safetensors_open(weights, &c->m, &s, err) == TESS_OK) source_close(s); /* weights without a configuration: say so */
+        if (safetensors_open(weights, &c->m, &s, err) == TESS_OK)
+            source_close(s); /* weights without a configuration: say so */
         else if (!err || err->status == TESS_E_IO) {
             c->kind = CT_KIND_TOKENIZER;
             return put_files(c, dir, b, err);
@@ -177,14 +195,18 @@ static tess_status load_gguf(convert_source *c, const char *path, kvs_builder *b
     TRY(family_plan(g.fam->names, "", c->s, &c->a, g.tied, &c->m, &c->plan, err));
     put_model(c, b);
     gguf_generation_put(c->s, b);
-    mem_log(&c->m, TESS_LOG_WARN, "%s: the tokenizer of GGUF files is not read yet; the container will take and give token ids only", path);
+    mem_log(&c->m, TESS_LOG_WARN,
+            "%s: the tokenizer of GGUF files is not read yet; the container will take and give token ids only",
+            path);
     return TESS_OK;
 }
 
 static tess_status refresh_kv(convert_source *c, const char *path, kvs_builder *b, tess_error *err)
 {
     bool tied;
-    if (c->n_blobs == 0) return ERR(err, TESS_E_UNSUPPORTED, "%s: holds no original files to refresh from; convert its source again", path);
+    if (c->n_blobs == 0)
+        return ERR(err, TESS_E_UNSUPPORTED,
+                   "%s: holds no original files to refresh from; convert its source again", path);
     if (c->kind == CT_KIND_MODEL) {
         uint32_t head = c->a.tied_head;
         TRY(read_config(c, path, &tied, err));
@@ -200,7 +222,9 @@ static tess_status load_tess(convert_source *c, const char *path, bool refresh, 
     const ct_file *f = tess_source_file(c->s);
     const ct_info *info = ct_get(f);
     c->kind = info->kind;
-    if (c->kind != CT_KIND_MODEL && c->kind != CT_KIND_TOKENIZER) return ERR(err, TESS_E_UNSUPPORTED, "%s: is a container of kind %u, not a model or tokenizer", path, c->kind);
+    if (c->kind != CT_KIND_MODEL && c->kind != CT_KIND_TOKENIZER)
+        return ERR(err, TESS_E_UNSUPPORTED, "%s: is a container of kind %u, not a model or tokenizer", path,
+                   c->kind);
     TRY(load_tess_blobs(c, f, err));
     if (c->kind == CT_KIND_MODEL) {
         TRY(arch_get(&c->a, info->kv, err));
@@ -226,8 +250,10 @@ static tess_status kind_of(const char *path, int *kind, tess_error *err)
     *kind = KIND_HF_FILE;
     if (memcmp(head, "GGUF", 4) == 0) *kind = KIND_GGUF;
     else if (memcmp(head, "\x89TESS", 5) == 0) *kind = KIND_TESS;
-    else if ((n < 12 || strcmp(path + n - 12, ".safetensors") != 0) && (n < 11 || strcmp(path + n - 11, ".index.json") != 0))
-        return ERR(err, TESS_E_FORMAT, "%s: is neither a directory nor a .safetensors, .gguf or .tess file", path);
+    else if ((n < 12 || strcmp(path + n - 12, ".safetensors") != 0) &&
+             (n < 11 || strcmp(path + n - 11, ".index.json") != 0))
+        return ERR(err, TESS_E_FORMAT, "%s: is neither a directory nor a .safetensors, .gguf or .tess file",
+                   path);
     return TESS_OK;
 }
 
@@ -247,7 +273,8 @@ static tess_status load_hf_file(convert_source *c, const char *path, kvs_builder
 {
     char dir[PATH_MAX] = ".";
     const char *slash = strrchr(path, '/');
-    if (slash && (size_t)(slash - path) >= sizeof dir) return ERR(err, TESS_E_ARG, "%.200s...: path is too long", path);
+    if (slash && (size_t)(slash - path) >= sizeof dir)
+        return ERR(err, TESS_E_ARG, "%.200s...: path is too long", path);
     if (slash == path) memcpy(dir, "/", 2);
     else if (slash) snprintf(dir, sizeof dir, "%.*s", (int)(slash - path), path);
     size_t n = strlen(path);
@@ -260,7 +287,9 @@ tess_status convert_load(const convert_options *o, const mem *m, convert_source 
     int kind;
     *c = (convert_source){.m = *m, .kind = CT_KIND_MODEL, .plan = {.m = m}};
     TRY(kind_of(o->src, &kind, err));
-    if (kind != KIND_TESS && (o->refresh || o->export_dir)) return ERR(err, TESS_E_FORMAT, "%s: is not a .tess file, as %s wants", o->src, o->refresh ? "--refresh" : "--export");
+    if (kind != KIND_TESS && (o->refresh || o->export_dir))
+        return ERR(err, TESS_E_FORMAT, "%s: is not a .tess file, as %s wants", o->src,
+                   o->refresh ? "--refresh" : "--export");
     TRY(kvs_builder_open(&c->m, &b, err));
     tess_status st = kind == KIND_GGUF   ? load_gguf(c, o->src, b, err)
                      : kind == KIND_TESS ? load_tess(c, o->src, o->refresh, b, err)

@@ -1,9 +1,10 @@
 /*
  * convert_write.c - SRC to .tess: describes the tensors and pulls them, box by box, from the source.
  *
- * Types: --type auto keeps the type of each float tensor; block-quantized GGUF tensors become bf16 with a notice. Another type
- * is for all tensors alike, vectors included, so that a checkpoint in one type gives the same bytes from every format that
- * holds it. Matrices are split along the axes of their role; vectors are whole.
+ * Types: --type auto keeps the type of each float tensor; block-quantized GGUF tensors become bf16 with a
+ * notice. Another type is for all tensors alike, vectors included, so that a checkpoint in one type gives the
+ * same bytes from every format that holds it. Matrices are split along the axes of their role; vectors are
+ * whole.
  */
 #include "convert.h"
 
@@ -20,8 +21,8 @@ typedef struct {
     cli_progress bar;
 } job;
 
-static tess_status read_box(void *user, uint32_t t, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k, void *dst, uint32_t thread,
-                            tess_error *err)
+static tess_status read_box(void *user, uint32_t t, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k,
+                            void *dst, uint32_t thread, tess_error *err)
 {
     const job *j = user;
     const source *s = j->c->s;
@@ -50,11 +51,13 @@ static uint32_t type_of(const convert_options *o, const src_tensor *t, bool *deq
 }
 
 /* Index of the axis in the writer; added when it is new. */
-static tess_status want_axis(ct_writer *w, const arch *a, uint32_t kind, int64_t seen[8], uint32_t *index, tess_error *err)
+static tess_status want_axis(ct_writer *w, const arch *a, uint32_t kind, int64_t seen[8], uint32_t *index,
+                             tess_error *err)
 {
     arch_axis x;
     if (seen[kind] < 0) {
-        if (!arch_axis_of(a, kind, &x)) return ERR(err, TESS_E_FORMAT, "the model has no axis of kind %u", kind);
+        if (!arch_axis_of(a, kind, &x))
+            return ERR(err, TESS_E_FORMAT, "the model has no axis of kind %u", kind);
         TRY(ct_add_axis(w, &x, index, err));
         seen[kind] = *index;
     }
@@ -62,7 +65,8 @@ static tess_status want_axis(ct_writer *w, const arch *a, uint32_t kind, int64_t
     return TESS_OK;
 }
 
-static tess_status add_tensor(const convert_options *o, job *j, ct_writer *w, uint32_t i, int64_t seen[8], bool *dequantized, tess_error *err)
+static tess_status add_tensor(const convert_options *o, job *j, ct_writer *w, uint32_t i, int64_t seen[8],
+                              bool *dequantized, tess_error *err)
 {
     const convert_source *c = j->c;
     const weight *x = &c->plan.w[i];
@@ -71,8 +75,14 @@ static tess_status add_tensor(const convert_options *o, job *j, ct_writer *w, ui
     char name[sizeof x->name];
     uint32_t index;
     memcpy(name, x->name, sizeof name);
-    ct_tensor t = {.name = name, .rank = x->cols ? 2 : 1, .shape = {x->rows, x->cols}, .layer = x->layer, .role = x->role, .part = x->part,
-                   .alias = x->alias < 0 ? CT_NO_ALIAS : (uint32_t)x->alias, .split_dim = 255};
+    ct_tensor t = {.name = name,
+                   .rank = x->cols ? 2 : 1,
+                   .shape = {x->rows, x->cols},
+                   .layer = x->layer,
+                   .role = x->role,
+                   .part = x->part,
+                   .alias = x->alias < 0 ? CT_NO_ALIAS : (uint32_t)x->alias,
+                   .split_dim = 255};
     t.dtype = type_of(o, src, dequantized);
     t.src_dtype = src->dtype;
     uint32_t axis = !r || !x->cols ? AXIS_NONE : r->row_axis != AXIS_NONE ? r->row_axis : r->k_axis;
@@ -91,7 +101,8 @@ static tess_status add_tensors(const convert_options *o, job *j, ct_writer *w, t
     int64_t seen[8] = {-1, -1, -1, -1, -1, -1, -1, -1};
     bool dequantized = false;
     const convert_source *c = j->c;
-    for (uint32_t i = 0; i < c->plan.n; i++) TRY(add_tensor(o, j, w, i, seen, &dequantized, err)); /* plan index = writer index */
+    for (uint32_t i = 0; i < c->plan.n; i++)
+        TRY(add_tensor(o, j, w, i, seen, &dequantized, err)); /* plan index = writer index */
     if (dequantized) mem_log(&c->m, TESS_LOG_WARN, "%s: quantized tensors are stored as bf16", o->src);
     return TESS_OK;
 }
@@ -117,25 +128,31 @@ static json_t *origin_of(const convert_source *c)
 }
 
 /* What the file was made from and how; paths are left out, so that equal inputs give equal files. */
-static tess_status add_provenance(const convert_options *o, const convert_source *c, ct_writer *w, tess_error *err)
+static tess_status add_provenance(const convert_options *o, const convert_source *c, ct_writer *w,
+                                  tess_error *err)
 {
     static const char *const stores[] = {"auto", "raw", "zstd"};
     json_t *root = json_object(), *files = json_array();
     for (uint32_t i = 0; c->s && i < c->s->n_files; i++)
-        json_array_append_new(files, json_pack("{s:s, s:I}", "file", base_name(c->s->paths[i]), "bytes", (json_int_t)c->s->files[i].size));
+        json_array_append_new(files, json_pack("{s:s, s:I}", "file", base_name(c->s->paths[i]), "bytes",
+                                               (json_int_t)c->s->files[i].size));
     for (uint32_t i = 0; i < c->n_blobs; i++)
-        json_array_append_new(files, json_pack("{s:s, s:I}", "file", c->blob[i].name, "bytes", (json_int_t)c->blob[i].len));
+        json_array_append_new(
+            files, json_pack("{s:s, s:I}", "file", c->blob[i].name, "bytes", (json_int_t)c->blob[i].len));
     json_object_set_new(root, "converter", json_string(CONVERTER));
     json_object_set_new(root, "zstd", json_string(ZSTD_versionString()));
     json_object_set_new(root, "source_kind", json_string(c->s ? c->s->kind : "tokenizer"));
-    json_object_set_new(root, "arguments", json_pack("{s:s, s:I, s:s, s:I}", "type", o->dtype ? dtype_get(o->dtype)->name : "auto", "tp", (json_int_t)o->tp, "store",
-                                                     stores[o->store], "split_max_size", (json_int_t)o->split_max));
+    json_object_set_new(root, "arguments",
+                        json_pack("{s:s, s:I, s:s, s:I}", "type", o->dtype ? dtype_get(o->dtype)->name : "auto",
+                                  "tp", (json_int_t)o->tp, "store", stores[o->store], "split_max_size",
+                                  (json_int_t)o->split_max));
     json_object_set_new(root, "sources", files);
     json_t *origin = origin_of(c);
     if (origin) json_object_set_new(root, "origin", origin);
     char *text = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(root);
-    tess_status st = text ? ct_set_provenance(w, text, strlen(text), err) : ERR(err, TESS_E_NOMEM, "no memory for the provenance");
+    tess_status st = text ? ct_set_provenance(w, text, strlen(text), err)
+                          : ERR(err, TESS_E_NOMEM, "no memory for the provenance");
     free(text);
     return st;
 }
@@ -147,7 +164,8 @@ static tess_status fill(const convert_options *o, job *j, ct_writer *w, tess_err
     const convert_source *c = j->c;
     if (c->kind == CT_KIND_MODEL) TRY(add_tensors(o, j, w, err));
     TRY(ct_set_kv(w, c->kv, c->kv_len, err));
-    for (uint32_t i = 0; i < c->n_blobs; i++) TRY(ct_add_blob(w, c->blob[i].name, c->blob[i].data, c->blob[i].len, err));
+    for (uint32_t i = 0; i < c->n_blobs; i++)
+        TRY(ct_add_blob(w, c->blob[i].name, c->blob[i].data, c->blob[i].len, err));
     return add_provenance(o, c, w, err);
 }
 
@@ -165,7 +183,12 @@ static tess_status write_file(const convert_options *o, job *j, ct_writer *w, te
 
 tess_status convert_write(const convert_options *o, const convert_source *c, tess_error *err)
 {
-    ct_write_options wo = {.kind = c->kind, .tp = o->tp, .store = o->store, .split_max = o->split_max, .force = o->force, .writer = CONVERTER};
+    ct_write_options wo = {.kind = c->kind,
+                           .tp = o->tp,
+                           .store = o->store,
+                           .split_max = o->split_max,
+                           .force = o->force,
+                           .writer = CONVERTER};
     job j = {.c = c};
     ct_writer *w = NULL;
     tess_status st = TESS_E_NOMEM;

@@ -1,5 +1,6 @@
 /*
- * fuzz_gguf.c - the GGUF reader on any bytes: opens them as a file, reads its configuration and a box of every tensor.
+ * fuzz_gguf.c - the GGUF reader on any bytes: opens them as a file, reads its configuration and a box of every
+ * tensor.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,8 @@ static void read_all(const source *s)
         uint64_t rows, cols;
         source_dims(&s->tensors[i], &rows, &cols);
         for (int raw = 0; raw < 2; raw++)
-            (void)s->read(s, i, rows / 2, MIN(rows - rows / 2, (uint64_t)2), cols / 3, MIN(cols - cols / 3, (uint64_t)17), raw, v, NULL);
+            (void)s->read(s, i, rows / 2, MIN(rows - rows / 2, (uint64_t)2), cols / 3,
+                          MIN(cols - cols / 3, (uint64_t)17), raw, v, NULL);
     }
 }
 
@@ -30,7 +32,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         gguf_config c;
         weight_plan p;
         if (gguf_config_read(s, &c, NULL) == TESS_OK &&
-            family_plan(c.fam->names, "", s, &c.a, c.tied, &mem_libc, &p, NULL) == TESS_OK) family_plan_close(&p);
+            family_plan(c.fam->names, "", s, &c.a, c.tied, &mem_libc, &p, NULL) == TESS_OK)
+            family_plan_close(&p);
         read_all(s);
         source_close(s);
     }

@@ -1,5 +1,6 @@
 /*
- * fuzz_safetensors.c - the safetensors reader on any bytes: opens them as a file and reads a box of every tensor.
+ * fuzz_safetensors.c - the safetensors reader on any bytes: opens them as a file and reads a box of every
+ * tensor.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,8 @@ static void read_all(const source *s)
         uint64_t rows, cols;
         source_dims(&s->tensors[i], &rows, &cols);
         for (int raw = 0; raw < 2; raw++)
-            (void)s->read(s, i, rows / 2, MIN(rows - rows / 2, (uint64_t)2), cols / 3, MIN(cols - cols / 3, (uint64_t)17), raw, v, NULL);
+            (void)s->read(s, i, rows / 2, MIN(rows - rows / 2, (uint64_t)2), cols / 3,
+                          MIN(cols - cols / 3, (uint64_t)17), raw, v, NULL);
     }
 }
 
