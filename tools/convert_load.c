@@ -10,6 +10,7 @@
 #include <limits.h>
 
 #include "gguf_config.h"
+#include "gguf_tokenizer.h"
 #include "hash.h"
 #include "hf_config.h"
 #include "hf_tokenizer.h"
@@ -195,10 +196,7 @@ static tess_status load_gguf(convert_source *c, const char *path, kvs_builder *b
     TRY(family_plan(g.fam->names, "", c->s, &c->a, g.tied, &c->m, &c->plan, err));
     put_model(c, b);
     gguf_generation_put(c->s, b);
-    mem_log(&c->m, TESS_LOG_WARN,
-            "%s: the tokenizer of GGUF files is not read yet; the container will take and give token ids only",
-            path);
-    return TESS_OK;
+    return gguf_tokenizer_put(&c->m, c->s, b, err);
 }
 
 static tess_status refresh_kv(convert_source *c, const char *path, kvs_builder *b, tess_error *err)

@@ -65,7 +65,7 @@ static const cli_option options[] = {
     {NULL, 0, NULL, "other work"},
     {"--tokenize", O_TOKENIZE, NULL, "stdin: text, stdout: JSON array of its ids"},
     {"--add-special", O_ADD_SPECIAL, NULL, "with --tokenize: also what the tokenizer puts around a text, such as a BOS"},
-    {"--detokenize", O_DETOKENIZE, NULL, "stdin: JSON array of ids, stdout: text (-sp: with special tokens)"},
+    {"--detokenize", O_DETOKENIZE, NULL, "stdin: JSON array of ids, stdout: text, special tokens as well"},
     {"--render-chat", O_RENDER, NULL, "stdin: JSON {messages, template, add_generation_prompt, bos_token, eos_token,\nvariables, tools}, stdout: what the template makes of it; -m is optional"},
     {"--ppl", O_PPL, "FILE", "perplexity of a text, or of {\"windows\": [[ids]]}; prints JSON"},
     {"--list-devices", O_LIST_DEVICES, NULL, "what --devices can name here"},

@@ -58,7 +58,7 @@ int run_detokenize_stdin(run_state *r)
     run_ids ids = {0};
     int rc = run_read("-", &text);
     if (!rc) rc = ids_from_json(&text, &ids);
-    if (!rc) rc = run_detokenize(r, &ids, r->o->special ? TESS_DETOK_SPECIAL : 0, &out);
+    if (!rc) rc = run_detokenize(r, &ids, TESS_DETOK_SPECIAL, &out); /* the inverse of --tokenize: nothing is left out */
     if (!rc) rc = run_write(1, "stdout", out.p, out.n);
     free(text.p);
     free(out.p);
