@@ -70,6 +70,19 @@ static bool set_variables(jj *j, jsyms *syms, jframe *f, const jdict *d, const c
     return from_vars || set_var(j, syms, f, str_lit(j, "add_generation_prompt"), gen ? *gen : v_bool(false));
 }
 
+/* The template of the json wins over the caller's. */
+static bool choose_template(jj *j, const jdict *d, const char **tmpl, size_t *len)
+{
+    const val *own = dict_get(j, d, "template");
+    if (own && own->type == V_STR) {
+        *tmpl = own->u.s->s;
+        *len = own->u.s->len;
+    }
+    if (!*tmpl) bad_arg(j, "there is no chat template: the model has none, and \"template\" is not given");
+    else if (*len > JJ_MAX_TEMPLATE) j->st = ERR(j->err, TESS_E_TEMPLATE, "chat template has %zu bytes, at most %d are allowed", *len, JJ_MAX_TEMPLATE);
+    return j->st >= 0;
+}
+
 /* Text and its marks to the caller's memory. */
 static tess_status copy_out(const mem *m, const sb *b, chat_out *out, tess_error *err)
 {
@@ -99,8 +112,7 @@ tess_status chat_render(const mem *m, const char *tmpl, size_t tmpl_len, const c
     node *root;
     *out = (chat_out){0};
     buf_init(&out->text, m);
-    if (tmpl_len > JJ_MAX_TEMPLATE) return ERR(err, TESS_E_TEMPLATE, "chat template has %zu bytes, at most %d are allowed", tmpl_len, JJ_MAX_TEMPLATE);
-    if (!utf8_valid(tmpl, tmpl_len)) return ERR(err, TESS_E_TEMPLATE, "chat template is not valid UTF-8");
+    if (tmpl && !utf8_valid(tmpl, tmpl_len)) return ERR(err, TESS_E_TEMPLATE, "chat template is not valid UTF-8");
     if ((def_bos && !utf8_valid(def_bos, strlen(def_bos))) || (def_eos && !utf8_valid(def_eos, strlen(def_eos))))
         return ERR(err, TESS_E_ARG, "the bos or eos token is not valid UTF-8");
     arena_init(&j.a, m);
@@ -113,6 +125,7 @@ tess_status chat_render(const mem *m, const char *tmpl, size_t tmpl_len, const c
     if (j.st < 0 || check_input(&j, input.u.d) < 0) goto done;
     j.steps = 0;
     if (!set_variables(&j, syms, frame, input.u.d, def_bos, def_eos)) goto done;
+    if (!choose_template(&j, input.u.d, &tmpl, &tmpl_len)) goto done;
     if (!jinja_parse(&j, syms, tmpl, tmpl_len, &root) || !jinja_run(&j, frame, root, &text)) goto done;
     j.st = copy_out(m, &text, out, err);
 done:

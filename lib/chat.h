@@ -10,8 +10,8 @@
 
 typedef struct { size_t off, len; } chat_span;
 typedef struct { buf text; chat_span *plain; size_t n_plain; } chat_out; /* plain: untrusted spans, ascending, merged */
-/* Renders `template` (len bytes) with the variables of `json`: an object {messages, add_generation_prompt, bos_token, eos_token,
- * tools, documents, variables: {...}}; defaults come from def_bos and def_eos (NULL = undefined).
+/* Renders tmpl (tmpl_len bytes) with the variables of `json`: an object {messages, template?, add_generation_prompt,
+ * bos_token, eos_token, tools, documents, variables: {...}}; the template of the json wins over tmpl (NULL = none); defaults come from def_bos and def_eos (NULL = undefined).
  * Errors: ARG (json), TEMPLATE (line and reason; raise_exception's text), NOMEM. */
 tess_status chat_render(const mem *m, const char *tmpl, size_t tmpl_len, const char *json, size_t json_len,
                         const char *def_bos, const char *def_eos, chat_out *out, tess_error *err);
