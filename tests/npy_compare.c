@@ -54,9 +54,9 @@ static matrix read_npy(const char *path)
 {
     size_t n;
     matrix m = {.owner = read_file(path, &n)};
-    const char *s = m.owner, *shape;
+    const char *s = m.owner, *text = s + 10, *shape; /* text: up to the newline; the bytes before hold zeros */
     if (n < 128 || memcmp(s, "\x93NUMPY\x01\x00\x76\x00", 10) != 0 || s[127] != '\n') bad(path, "no NPY v1.0 header of 128 bytes");
-    if (!strstr(s, "'descr': '<f4'") || !strstr(s, "'fortran_order': False") || !(shape = strstr(s, "'shape': (")))
+    if (!strstr(text, "'descr': '<f4'") || !strstr(text, "'fortran_order': False") || !(shape = strstr(text, "'shape': (")))
         bad(path, "header does not say float32 in C order");
     if (sscanf(shape, "'shape': (%zu, %zu)", &m.rows, &m.cols) != 2 || n != 128 + m.rows * m.cols * 4) bad(path, "shape and size disagree");
     memmove(m.owner, m.owner + 128, n - 128); /* aligned for floats */
