@@ -10,6 +10,8 @@
 set -u
 export LC_ALL=C BUILD=${BUILD:-build}
 export CMOCKA_MESSAGE_OUTPUT=TAP TEST_WRAPPER=${TEST_WRAPPER:-} TEST_TIMEOUT=${TEST_TIMEOUT:-900}
+gguf=$BUILD/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+[ ! -f "$gguf" ] || export TESS_SMOLLM2_GGUF=${TESS_SMOLLM2_GGUF:-$(realpath "$gguf")}
 logs=$BUILD/test-logs
 mkdir -p "$logs"
 rm -f "$logs"/* "$BUILD/test-summary"
