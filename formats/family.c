@@ -48,7 +48,8 @@ static const name_rule names_gpt2[] = {
     {G "attn.c_attn", ROLE_Q, FUSE_QKV, NAME_T}, {G "attn.c_proj", ROLE_O, 0, NAME_T},
     {G "mlp.c_fc", ROLE_UP, 0, NAME_T}, {G "mlp.c_proj", ROLE_DOWN, 0, NAME_T}, END};
 static const name_rule names_falcon[] = {
-    {"transformer.word_embeddings", ROLE_EMBED, 0, 0}, {"transformer.ln_f", ROLE_FINAL_NORM, 0, 0}, {"lm_head", ROLE_HEAD, 0, 0},
+    {"transformer.word_embeddings", ROLE_EMBED, 0, 0}, {"transformer.ln_f", ROLE_FINAL_NORM, 0, 0},
+    {"lm_head", ROLE_HEAD, 0, 0},
     {G "input_layernorm", ROLE_ATTN_NORM, 0, NAME_ONE_NORM},
     {G "post_attention_layernorm", ROLE_FFN_NORM, 0, NAME_ONE_NORM},
     {G "ln_attn", ROLE_ATTN_NORM, 0, NAME_TWO_NORMS}, {G "ln_mlp", ROLE_FFN_NORM, 0, NAME_TWO_NORMS},

@@ -4,6 +4,7 @@
  * The order of the plan: embedding, head, position embedding, final norm, then layer by layer; a weight before
  * its bias. An alias comes after the weight that it names.
  */
+#include <math.h>
 #include <stdio.h>
 
 #include "family.h"
@@ -359,6 +360,19 @@ static tess_status read_box(const reader *x, bool vector, uint64_t row0, uint64_
     return read_rows(x, row0, n_rows, k0, n_k, dst);
 }
 
+/* Finite values that the narrower type would round to infinity are an error: the model would be silently broken. */
+static tess_status check_fits(const source *s, const weight *w, uint32_t dtype, const float *v, uint64_t n,
+                              tess_error *err)
+{
+    float limit = dtype == DT_F16 ? 65520.0f : 0x1.ffp127f; /* the least magnitudes that round up to infinity */
+    for (uint64_t i = 0; i < n; i++)
+        if (fabsf(v[i]) >= limit && isfinite(v[i]))
+            return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor \"%s\" holds %g, too large for %s; use --type f32%s",
+                       s->paths[0], s->tensors[w->map.src].name, (double)v[i], dtype_get(dtype)->name,
+                       dtype == DT_F16 ? " or bf16" : "");
+    return TESS_OK;
+}
+
 tess_status family_read(const source *s, const weight *w, uint32_t dtype, uint64_t row0, uint64_t n_rows,
                         uint64_t k0, uint64_t n_k, void *dst, tess_error *err)
 {
@@ -374,6 +388,7 @@ tess_status family_read(const source *s, const weight *w, uint32_t dtype, uint64
         for (uint64_t k = 0; k < n_k; k += nk) {
             uint64_t rows = MIN(nr, n_rows - r), cols = MIN(nk, n_k - k);
             TRY(read_box(&x, w->cols == 0, row0 + r, rows, k0 + k, cols, step));
+            TRY(check_fits(s, w, dtype, step, rows * cols, err));
             dtype_from_f32(dtype, step, (uint8_t *)dst + (r * n_k + k) * d->block_bytes, rows * cols);
         }
     return TESS_OK;

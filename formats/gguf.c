@@ -116,7 +116,7 @@ static tess_status take_str_array(cursor *c, entry *e)
     return TESS_OK;
 }
 
-/* The value of e, whose type was read. data_off: first byte of the scalar, the string's bytes, or the elements. */
+/* The value of e, whose type was read. data_off: first byte of the scalar, string or elements. */
 static tess_status take_value(cursor *c, entry *e)
 {
     const uint8_t *p;

@@ -63,7 +63,7 @@ bool source_block(uint32_t dtype, uint32_t *elems, uint32_t *bytes);
 /* The `read` of sources whose tensors lie row-major in files. */
 tess_status source_read_file(const source *s, uint32_t i, uint64_t row0, uint64_t n_rows, uint64_t k0,
                              uint64_t n_k, bool raw, void *dst, tess_error *err);
-/* Rule 16 of names: 1 to 255 bytes of strict UTF-8, no control characters, no leading "/", no ".." component. */
+/* Rule 16 of names: 1 to 255 bytes of strict UTF-8, no control characters, no leading "/", no "..". */
 bool source_name_ok(const char *name, size_t len);
 
 /* GGUF metadata, for gguf_config.c and the tokenizer: views into memory of the source. type: as in the GGUF

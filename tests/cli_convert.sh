@@ -263,6 +263,17 @@ for i in 1 2 3 4 5 6 7 8 9 10; do
     rm -f "$out" "$TMP"/.o.tess*
 done
 equal "kill -9 leaves no partial file" "" "$partial"
+bad=''
+for i in 1 2 3 4 5 6 7 8 9; do
+    for sig in INT TERM; do
+        # in a shell of its own: a background job of this script would ignore SIGINT
+        timeout --foreground -s "$sig" "0.00$i" bash -c 'exec "$@"' x "$conv" "$src" -o "$out" --store zstd >/dev/null 2>&1
+        [ ! -e "$out" ] || "$inspect" "$out" --verify >/dev/null 2>&1 || bad="$bad $sig-$i"
+        [ -z "$(find "$TMP" -maxdepth 1 -name '.o.tess*')" ] || bad="$bad $sig-$i-temporary"
+        rm -f "$out"
+    done
+done
+equal "signals leave nothing" "" "$bad"
 
 # ---- hostile safetensors (B23) ----
 copy v

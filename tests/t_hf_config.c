@@ -420,6 +420,14 @@ static void ties_heads(void **state)
     add_llama(s, "lm_head.weight"); /* B01: tied, one matrix */
     plan_good(s, ONE_TIED, &p, &a);
     assert_true(a.tied_head && find(&p, "lm_head.weight")->alias == 0 && p.w[0].role == ROLE_EMBED);
+    /* values of the last tensor are above 65520: no f16, but bf16 */
+    const weight *norm = find(&p, "model.norm.weight");
+    uint16_t half[64];
+    tess_error err;
+    assert_int_equal(family_read(s, norm, DT_F16, 0, 1, 0, 64, half, &err), TESS_E_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "too large for f16"));
+    assert_int_equal(family_read(s, norm, DT_BF16, 0, 1, 0, 64, half, &err), TESS_OK);
+    assert_int_equal(half[63], f32_to_bf16((float)(norm->map.src * 10000 + 63)));
     family_plan_close(&p);
     fake_close(s);
     s = fake();
