@@ -135,7 +135,7 @@ asan:
 tsan:
 	+$(MAKE) $(TSAN) $(GOAL)
 valgrind: tools $(TEST_PROGRAMS)
-	@TEST_WRAPPER='valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite' $(RUN_TESTS) $(TEST_PROGRAMS)
+	@TEST_WRAPPER='valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite --suppressions=tests/valgrind.supp' $(RUN_TESTS) $(TEST_PROGRAMS)
 FUZZERS  = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_SECONDS ?= 60
 fuzz:
