@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# run-model on tiny models of the llama, mistral and qwen2 kinds: logits of prompt and output within 2e-4 of the reference,
-# greedy ids equal, and the same bits for any --tp at conversion, --store, number of ranks, threads, page size and prompt
-# chunk. Without the shared data one model of tests/data is tried.
+# run-model on tiny models of every family: logits of prompt and output within 2e-4 of the reference, greedy ids equal, and
+# the same bits for any --tp at conversion, --store, number of ranks, threads, page size and prompt chunk. Families beyond
+# llama, mistral and qwen2 are tried with fewer files. Without the shared data one model of tests/data is tried.
 . "$(dirname "$0")/lib.sh"
 if [ ! -x "$BIN/run-model" ] || [ ! -x "$BIN/convert-hf" ]; then
     fail "run-model and convert-hf are not built"
@@ -10,7 +10,9 @@ fi
 compare=$BUILD/tests/npy_compare
 if [ -n "$SHARED" ]; then
     models=$(for m in llama-gqa llama-3of9heads llama-bias-f16 llama-yarn llama3-rope mistral-window qwen2; do echo "$SHARED/models/$m"; done)
+    more=$(for m in qwen3 phi3 gemma2 gemma3 starcoder2 gpt2 gptneox falcon-mqa; do echo "$SHARED/models/$m"; done)
 else
+    more=
     models=$ROOT/tests/data/llama-gqa
     skip "no shared models: only $(basename "$models") is tried"
 fi
@@ -52,13 +54,14 @@ bits_equal() { # NAME KV
     equal "$1: equal bits in $runs runs, kv $kv" "" "$(head -n 5 "$TMP/differ")"
 }
 
-for dir in $models; do
+for dir in $models $more; do
     name=$(basename "$dir")
+    case " $(echo $more) " in *" $dir "*) tps="1 3" ;; *) tps="1 2 3 4 8" ;; esac
     rm -f "$TMP"/m.*
     prompt=$("$compare" ids "$dir/golden.json" prompt_ids)
     want=$("$compare" ids "$dir/golden.json" greedy_ids)
     for store in raw zstd; do
-        for tp in 1 2 3 4 8; do
+        for tp in $tps; do
             "$BIN/convert-hf" "$dir" -o "$TMP/m.$tp.$store.tess" --tp $tp --store $store >"$TMP/convert.log" 2>&1 || { fail "$name: conversion with --tp $tp --store $store"; cat "$TMP/convert.log"; continue 3; }
         done
     done
@@ -71,8 +74,8 @@ for dir in $models; do
     want=$ids runs=0
     : >"$TMP/differ"
     for r in 1 2 3 4; do
-        same "$TMP/m.2.zstd.tess" --compute exact --kv f16 --tp $r -t 2 --page 16 -ub 7
-        same "$TMP/m.8.raw.tess" --kv f16 --tp $r -t 1 --page 64 -ub 33
+        same "$TMP/m.1.zstd.tess" --compute exact --kv f16 --tp $r -t 2 --page 16 -ub 7
+        same "$TMP/m.3.raw.tess" --kv f16 --tp $r -t 1 --page 64 -ub 33
         same "$TMP/m.1.raw.tess" --tp $r
     done
     equal "$name: equal bits in $runs runs, kv f16" "" "$(cat "$TMP/differ")"
