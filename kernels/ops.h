@@ -57,6 +57,17 @@ typedef struct {
     uint32_t kind; const float *x; size_t xs; uint32_t n_tokens, n, groups; const float *w, *b; float eps; float *y; size_t ys;
 } op_norm_args;
 
+/* A norm over all heads of q or k, which several ranks hold (ranks gather each other's sums, so no bit depends on the cut):
+ * head_sums: y[t][h] = lanes8(x*x) (fma chains) over the head_dim columns of head h = 0..n_heads-1 of the rank.
+ * norm_sums: s = the sums of all heads, each head once, added in ascending head order from the first; r = 1 / sqrtf(s / n + eps),
+ * n = columns of all heads; y = (x * r) * w on the rank's `cols` columns, w pointing at the first of them. y may equal x.
+ * parts: runs of heads that cover all heads in ascending order; s[t * ss + i] is the sum of head i of the run. */
+typedef struct { const float *x; size_t xs; uint32_t n_tokens, n_heads, head_dim; float *y; size_t ys; } op_head_sums_args;
+typedef struct { const float *s; size_t ss; uint32_t n; } op_sum_part;
+typedef struct {
+    const float *x; size_t xs; uint32_t n_tokens, cols, n; const op_sum_part *parts; uint32_t n_parts; const float *w; float eps; float *y; size_t ys;
+} op_norm_sums_args;
+
 /* In place on x [token][n_heads][head_dim]; cs: table [pos][dims/2][2] of cos, sin (f32). dims <= head_dim.
  * ROPE_HALF: a = x[i], b = x[i + dims/2]; ROPE_PAIRS: a = x[2i], b = x[2i+1].
  * a' = fma(a, c, -(b * s)); b' = fma(a, s, b * c). Threads take (token, head) pairs. */
@@ -121,6 +132,8 @@ typedef struct op_table {
     void (*linear)(const op_linear_args *a, uint32_t thread, uint32_t n_threads);
     void (*embed)(const op_embed_args *a, uint32_t thread, uint32_t n_threads);
     void (*norm)(const op_norm_args *a, uint32_t thread, uint32_t n_threads);
+    void (*head_sums)(const op_head_sums_args *a, uint32_t thread, uint32_t n_threads);
+    void (*norm_sums)(const op_norm_sums_args *a, uint32_t thread, uint32_t n_threads);
     void (*rope)(const op_rope_args *a, uint32_t thread, uint32_t n_threads);
     void (*kv_write)(const op_kv_write_args *a, uint32_t thread, uint32_t n_threads);
     void (*attn)(const op_attn_args *a, uint32_t thread, uint32_t n_threads);

@@ -86,10 +86,16 @@ static const model_norm *norm_of(const tess_model *m, const prog_instr *c)
     }
 }
 
+static shard_range heads_of(const exec *x, uint32_t rank, bool kv_heads)
+{
+    const shard_rank *s = &x->model->shards.rank[rank];
+    return kv_heads ? s->kv_head : s->q_head;
+}
+
 static uint32_t n_heads_of(const exec *x, const rank_state *k, bool kv_heads)
 {
-    const shard_rank *s = &x->model->shards.rank[k->rank];
-    return kv_heads ? s->kv_head.hi - s->kv_head.lo : s->q_head.hi - s->q_head.lo;
+    shard_range h = heads_of(x, k->rank, kv_heads);
+    return h.hi - h.lo;
 }
 
 static void run_linear(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
@@ -113,6 +119,44 @@ static void run_norm(const exec *x, const rank_state *k, const prog_instr *c, ui
     a.x = slot_at(x, k, c->in[0], &a.xs);
     a.y = slot_at(x, k, c->out, &a.ys);
     if (a.groups) x->model->ops->norm(&a, t, n);
+}
+
+static void run_head_sums(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    op_head_sums_args a = {.n_tokens = x->n_rows, .n_heads = n_heads_of(x, k, c->weight == WT_NORM_K), .head_dim = x->model->a.head_dim};
+    a.x = slot_at(x, k, c->in[0], &a.xs);
+    a.y = slot_at(x, k, c->out, &a.ys);
+    if (a.n_heads) x->model->ops->head_sums(&a, t, n);
+}
+
+/* Every head once, in head order: a kv head that several ranks hold is taken from the first of them. */
+static uint32_t gather_sums(const exec *x, const prog_instr *c, op_sum_part parts[MAX_RANKS])
+{
+    uint32_t n = 0, next = 0;
+    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
+        shard_range h = heads_of(x, r, c->weight == WT_NORM_K);
+        uint32_t lo = MAX(h.lo, next);
+        if (lo >= h.hi) continue;
+        op_sum_part *p = &parts[n++];
+        p->s = slot_at(x, &x->rank[r], c->in[1], &p->ss) + (lo - h.lo);
+        p->n = h.hi - lo;
+        next = h.hi;
+    }
+    return n;
+}
+
+static void run_norm_sums(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    const arch *m = &x->model->a;
+    bool kv_heads = c->weight == WT_NORM_K;
+    shard_range h = heads_of(x, k->rank, kv_heads);
+    op_sum_part parts[MAX_RANKS];
+    op_norm_sums_args a = {.n_tokens = x->n_rows, .cols = (h.hi - h.lo) * m->head_dim, .n = (kv_heads ? m->n_kv_heads : m->n_heads) * m->head_dim,
+                           .parts = parts, .w = norm_of(x->model, c)->w + (size_t)h.lo * m->head_dim, .eps = (float)m->norm_eps};
+    a.n_parts = gather_sums(x, c, parts);
+    a.x = slot_at(x, k, c->in[0], &a.xs);
+    a.y = slot_at(x, k, c->out, &a.ys);
+    if (a.cols) x->model->ops->norm_sums(&a, t, n);
 }
 
 static void run_rope(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
@@ -221,6 +265,8 @@ static void run_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_
     case PROG_EMBED: run_embed(x, k, c, t, n); break;
     case PROG_NORM: run_norm(x, k, c, t, n); break;
     case PROG_LINEAR: run_linear(x, k, c, t, n); break;
+    case PROG_HEAD_SUMS: run_head_sums(x, k, c, t, n); break;
+    case PROG_NORM_SUMS: run_norm_sums(x, k, c, t, n); break;
     case PROG_ROPE: run_rope(x, k, c, t, n); break;
     case PROG_KV_WRITE: run_kv_write(x, k, c, t, n); break;
     case PROG_ATTN: run_attn(x, k, c, t, n); break;

@@ -2,9 +2,8 @@
  * plan.c - memory and barriers of a program for one rank.
  *
  * Lifetimes: a slot lives from the instruction that writes it to the last that reads it. First fit: slots are placed in order
- * of birth at the lowest offset where no living slot is. Slots that other ranks read (partials) get two buffers of their own
- * in turn, never reused for others: a rank may still read buffer 0 while another one already writes buffer 1, and the
- * barrier before the sum of buffer 1 says that all have left buffer 0.
+ * of birth at the lowest offset where no living slot is. A slot that other ranks read (partials, sums of heads) lives up to
+ * the barrier of all ranks that follows its last reader: only then have all of them left it.
  *
  * Barriers depend on the program only, never on offsets: an instruction waits when it reads what was written, or overwrites
  * (in place, or by reuse of memory) what was read or written, since the last barrier. Reuse is made safe by letting a slot's
@@ -43,22 +42,30 @@ static bool depends(const program *p, const prog_instr *c, uint32_t from, uint32
     return false;
 }
 
+/* The slot of other ranks that c reads, or NO_SLOT. */
+static uint16_t reads_ranks(const program *p, const prog_instr *c)
+{
+    uint16_t s = c->op == PROG_REDUCE ? c->in[0] : c->op == PROG_NORM_SUMS ? c->in[1] : NO_SLOT;
+    return s != NO_SLOT && p->slots[s].shared ? s : NO_SLOT;
+}
+
 static void barriers(program *p)
 {
-    uint32_t from = 0;
+    uint32_t from = 0, from_all = 0;
     for (uint32_t i = 0; i < p->n_code; i++) {
         prog_instr *c = &p->code[i];
-        bool partials = c->op == PROG_REDUCE && p->slots[c->in[0]].shared;
-        c->sync = partials ? 2 : depends(p, c, from, i) ? 1 : 0;
+        uint16_t s = reads_ranks(p, c);
+        c->sync = s != NO_SLOT && p->slots[s].first >= from_all ? 2 : depends(p, c, from, i) ? 1 : 0;
         if (c->sync) from = i;
+        if (c->sync == 2) from_all = i;
     }
 }
 
-/* Last instruction before the barrier that ends the life of a slot whose last reader is `last`. */
-static uint32_t until_barrier(const program *p, uint32_t last)
+/* Last instruction before the barrier that ends the life of a slot. */
+static uint32_t until_barrier(const program *p, const prog_slot *s)
 {
-    uint32_t i = last + 1;
-    while (i < p->n_code && p->code[i].sync == 0) i++;
+    uint32_t i = s->last + 1;
+    while (i < p->n_code && p->code[i].sync < (s->shared ? 2 : 1)) i++;
     return i - 1;
 }
 
@@ -68,7 +75,7 @@ static bool widths(const arch *a, const shard_plan *s, uint32_t rank, plan *out)
     uint32_t q = k->q_head.hi - k->q_head.lo, n_kv = k->kv_head.hi - k->kv_head.lo;
     const uint64_t w[W_COUNT] = {[W_HIDDEN] = a->hidden_size, [W_Q] = (uint64_t)q * a->head_dim, [W_K] = (uint64_t)n_kv * a->head_dim,
                                  [W_V] = (uint64_t)n_kv * a->v_head_dim, [W_ATTN] = (uint64_t)q * a->v_head_dim, [W_FFN] = k->ffn.hi - k->ffn.lo,
-                                 [W_PART_O] = a->hidden_size, [W_PART_DOWN] = a->hidden_size, [W_LOGITS] = a->vocab_size};
+                                 [W_PART_O] = a->hidden_size, [W_PART_DOWN] = a->hidden_size, [W_LOGITS] = a->vocab_size, [W_SUMS] = q};
     for (int i = 0; i < W_COUNT; i++) {
         uint64_t v;
         if (!u64_align(w[i], 16, &v) || v > UINT32_MAX) return false;
@@ -82,32 +89,23 @@ static bool widths(const arch *a, const shard_plan *s, uint32_t rank, plan *out)
 
 static uint64_t slot_floats(const plan *l, const prog_slot *s) { return (uint64_t)l->stride[s->width] * l->leaves[s->width] * l->rows; }
 
+/* The logits of all ranks are one buffer of the executor: no room for them here. */
+static bool placed(const prog_slot *s) { return s->width != W_LOGITS; }
+
 /* Lowest offset for slot i beside the slots placed before it that live at the same time. */
-static uint64_t first_fit(const program *p, const plan *l, size_t i, uint64_t base)
+static uint64_t first_fit(const program *p, const plan *l, size_t i)
 {
-    uint64_t at = base, size = slot_floats(l, &p->slots[i]);
+    uint64_t at = 0, size = slot_floats(l, &p->slots[i]);
     for (bool moved = true; moved;) {
         moved = false;
         for (size_t j = 0; j < i; j++) {
             const prog_slot *o = &p->slots[j];
-            if (o->shared || until_barrier(p, o->last) < p->slots[i].first) continue;
+            if (!placed(o) || until_barrier(p, o) < p->slots[i].first) continue;
             uint64_t end = l->off[j] + slot_floats(l, o);
             if (l->off[j] < at + size && at < end) at = end, moved = true;
         }
     }
     return at;
-}
-
-/* The logits of all ranks are one buffer of the executor: no room for them here. */
-static uint64_t shared_buffers(const program *p, plan *l)
-{
-    uint64_t room = 0;
-    for (size_t i = 0; i < p->n_slots; i++)
-        if (p->slots[i].shared && p->slots[i].width != W_LOGITS) room = MAX(room, slot_floats(l, &p->slots[i]));
-    uint32_t turn = 0;
-    for (size_t i = 0; i < p->n_slots; i++)
-        if (p->slots[i].shared && p->slots[i].width != W_LOGITS) l->off[i] = room * (turn++ % 2);
-    return 2 * room;
 }
 
 tess_status plan_make(program *p, const arch *a, const shard_plan *s, uint32_t rank, uint32_t rows, plan *out, tess_error *err)
@@ -120,11 +118,9 @@ tess_status plan_make(program *p, const arch *a, const shard_plan *s, uint32_t r
         plan_free(p->m, out);
         return ERR(err, TESS_E_NOMEM, "no memory to plan the activations");
     }
-    uint64_t base = shared_buffers(p, out);
-    out->floats = base;
     for (size_t i = 0; i < p->n_slots; i++) {
-        if (p->slots[i].shared) continue;
-        out->off[i] = first_fit(p, out, i, base);
+        if (!placed(&p->slots[i])) continue;
+        out->off[i] = first_fit(p, out, i);
         out->floats = MAX(out->floats, out->off[i] + slot_floats(out, &p->slots[i]));
     }
     return TESS_OK;

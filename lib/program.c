@@ -22,7 +22,7 @@ static void emit(program *p, prog_instr i)
 
 static uint16_t op(program *p, uint8_t what, uint8_t weight, uint16_t layer, uint8_t width, uint16_t a, uint16_t b)
 {
-    uint16_t out = slot_new(p, width, width == W_PART_O || width == W_PART_DOWN || width == W_LOGITS);
+    uint16_t out = slot_new(p, width, width == W_PART_O || width == W_PART_DOWN || width == W_LOGITS || width == W_SUMS);
     emit(p, (prog_instr){.op = what, .weight = weight, .layer = layer, .in = {a, b, NO_SLOT}, .out = out});
     return out;
 }
@@ -30,6 +30,12 @@ static uint16_t op(program *p, uint8_t what, uint8_t weight, uint16_t layer, uin
 static void op_in_place(program *p, uint8_t what, uint8_t weight, uint16_t layer, uint16_t slot)
 {
     emit(p, (prog_instr){.op = what, .weight = weight, .layer = layer, .in = {slot, NO_SLOT, NO_SLOT}, .out = slot, .in_place = 1});
+}
+
+/* Norm of q or k in place over the heads of all ranks, by the gathered sums. */
+static void norm_by_sums(program *p, uint8_t weight, uint16_t layer, uint16_t slot, uint16_t sums)
+{
+    emit(p, (prog_instr){.op = PROG_NORM_SUMS, .weight = weight, .layer = layer, .in = {slot, sums, NO_SLOT}, .out = slot, .in_place = 1});
 }
 
 /* Attention on the normed rows n; gives the partial sums of o_proj. */
@@ -41,6 +47,12 @@ static uint16_t attention(program *p, const arch *a, uint16_t layer, uint16_t n)
     if (a->qk_norm == QK_NORM_HEAD) {
         op_in_place(p, PROG_NORM, WT_NORM_Q, layer, q);
         op_in_place(p, PROG_NORM, WT_NORM_K, layer, k);
+    }
+    if (a->qk_norm == QK_NORM_ALL) {
+        uint16_t sq = op(p, PROG_HEAD_SUMS, WT_NORM_Q, layer, W_SUMS, q, NO_SLOT);
+        uint16_t sk = op(p, PROG_HEAD_SUMS, WT_NORM_K, layer, W_SUMS, k, NO_SLOT);
+        norm_by_sums(p, WT_NORM_Q, layer, q, sq);
+        norm_by_sums(p, WT_NORM_K, layer, k, sk);
     }
     if (a->rope_kind != ROPE_NONE && a->attn[a->layer_attn[layer]].rope_on) {
         op_in_place(p, PROG_ROPE, WT_NORM_Q, layer, q);
@@ -90,7 +102,6 @@ static tess_status finish(program *p, tess_error *err)
 tess_status program_body(const arch *a, const mem *m, program *out, tess_error *err)
 {
     *out = (program){.m = m, .in_slot = NO_SLOT};
-    if (a->qk_norm == QK_NORM_ALL) return ERR(err, TESS_E_UNSUPPORTED, "%s: q/k norms over all heads are not supported by this version", a->family);
     uint16_t x = op(out, PROG_EMBED, WT_NONE, 0, W_HIDDEN, NO_SLOT, NO_SLOT);
     if (a->learned_pos) x = op(out, PROG_REDUCE, WT_NONE, 0, W_HIDDEN, op(out, PROG_EMBED, WT_POS, 0, W_HIDDEN, NO_SLOT, NO_SLOT), x);
     for (uint16_t i = 0; i < a->n_layers; i++) x = block(out, a, i, x);

@@ -11,9 +11,10 @@
 #define TESS_PROGRAM_H
 #include "model.h"
 
-enum { PROG_EMBED = 1, PROG_NORM, PROG_LINEAR, PROG_ROPE, PROG_KV_WRITE, PROG_ATTN, PROG_ACT, PROG_REDUCE, PROG_LOGITS };
+enum { PROG_EMBED = 1, PROG_NORM, PROG_LINEAR, PROG_ROPE, PROG_KV_WRITE, PROG_ATTN, PROG_ACT, PROG_REDUCE, PROG_LOGITS,
+       PROG_HEAD_SUMS /* squares of each head */, PROG_NORM_SUMS /* in[0] normed by the sums in[1] of all ranks */ };
 /* Width of a slot in floats per row, by what it holds; partials have one such row per leaf of the rank. */
-enum { W_HIDDEN = 0, W_Q, W_K, W_V, W_ATTN, W_FFN, W_PART_O, W_PART_DOWN, W_LOGITS, W_COUNT };
+enum { W_HIDDEN = 0, W_Q, W_K, W_V, W_ATTN, W_FFN, W_PART_O, W_PART_DOWN, W_LOGITS, W_SUMS, W_COUNT };
 /* Weights that an instruction names; layer tells which. */
 enum { WT_NONE = 0, WT_Q, WT_K, WT_V, WT_O, WT_GATE, WT_UP, WT_DOWN, WT_HEAD, WT_POS,
        WT_NORM_ATTN, WT_NORM_FFN, WT_NORM_POST_ATTN, WT_NORM_POST_FFN, WT_NORM_Q, WT_NORM_K, WT_NORM_FINAL };

@@ -10,7 +10,7 @@ fi
 compare=$BUILD/tests/npy_compare
 if [ -n "$SHARED" ]; then
     models=$(for m in llama-gqa llama-3of9heads llama-bias-f16 llama-yarn llama3-rope mistral-window qwen2; do echo "$SHARED/models/$m"; done)
-    more=$(for m in qwen3 phi3 gemma2 gemma3 starcoder2 gpt2 gptneox falcon-mqa; do echo "$SHARED/models/$m"; done)
+    more=$(for m in olmo2 qwen3 phi3 gemma2 gemma3 starcoder2 gpt2 gptneox falcon-mqa; do echo "$SHARED/models/$m"; done)
 else
     more=
     models=$ROOT/tests/data/llama-gqa

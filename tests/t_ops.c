@@ -201,6 +201,40 @@ static void norm_double(const op_norm_args *a, const float *x, double *y)
     }
 }
 
+/* One call over all heads by sums in parts of any cut: the same bits from every table and for every cut. */
+static void norm_by_sums_is_right(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 200; i++) {
+        uint32_t dim = between(1, 70), heads = between(1, 9), tokens = between(1, 4), n = dim * heads;
+        size_t xs = n + rnd(4), ss = heads + rnd(3);
+        float *x = reals(xs * tokens), *w = reals(n), *y[2] = {guarded(xs * tokens), guarded(xs * tokens)};
+        float *s = guarded(ss * tokens), *s2 = guarded(ss * tokens);
+        op_head_sums_args h = {.x = x, .xs = xs, .n_tokens = tokens, .n_heads = heads, .head_dim = dim, .y = s, .ys = ss};
+        EACH_THREAD(op_table_ref.head_sums, &h, between(1, 5));
+        h.y = s2;
+        EACH_THREAD((fast ? fast : &op_table_ref)->head_sums, &h, between(1, 5));
+        check_equal("head_sums", s, s2, ss * tokens, tokens, heads, ss);
+        uint32_t cut = rnd(heads + 1), from = rnd(heads), cols = (heads - from) * dim;
+        op_sum_part whole = {s, ss, heads}, parts[2] = {{s, ss, cut}, {s + cut, ss, heads - cut}};
+        op_norm_sums_args a = {.x = x, .xs = xs, .n_tokens = tokens, .cols = n, .n = n, .parts = &whole, .n_parts = 1, .w = w, .eps = 1e-5f, .y = y[0], .ys = xs};
+        EACH_THREAD(op_table_ref.norm_sums, &a, between(1, 5));
+        for (uint32_t t = 0; t < tokens; t++) {
+            double sum = 0;
+            for (uint32_t k = 0; k < n; k++) sum += (double)x[t * xs + k] * (double)x[t * xs + k];
+            for (uint32_t k = 0; k < n; k++)
+                check_near("norm_sums", (double)x[t * xs + k] / sqrt(sum / n + 1e-5) * (double)w[k], y[0][t * xs + k], 1e-4);
+        }
+        a.parts = parts, a.n_parts = 2, a.cols = cols, a.x = x + from * dim, a.w = w + from * dim, a.y = y[1] + from * dim;
+        EACH_THREAD((fast ? fast : &op_table_ref)->norm_sums, &a, between(1, 5));
+        for (uint32_t t = 0; t < tokens; t++)
+            for (uint32_t k = from * dim; k < n; k++)
+                if (!same(y[0][t * xs + k], y[1][t * xs + k])) fail_msg("norm_sums: column %u differs", k);
+        release(y[0]), release(y[1]), release(s), release(s2);
+        free(x), free(w);
+    }
+}
+
 static void norm_is_right(void **state)
 {
     (void)state;
@@ -460,6 +494,7 @@ int main(void)
         cmocka_unit_test(linear_is_equal),
         cmocka_unit_test(embed_is_right),
         cmocka_unit_test(norm_is_right),
+        cmocka_unit_test(norm_by_sums_is_right),
         cmocka_unit_test(rope_is_right),
         cmocka_unit_test(elementwise_is_equal),
         cmocka_unit_test(tree_is_right),

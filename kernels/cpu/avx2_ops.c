@@ -9,7 +9,7 @@ static float mean_of(const float *x, uint32_t n)
     return lanes8_total(s) / (float)n;
 }
 
-static float mean_square(const float *x, uint32_t n, float shift)
+static float square_sum(const float *x, uint32_t n, float shift)
 {
     __m256 s = _mm256_setzero_ps(), c = set8(shift);
     uint32_t i = 0;
@@ -21,13 +21,13 @@ static float mean_square(const float *x, uint32_t n, float shift)
         __m256 d = _mm256_and_ps(_mm256_sub_ps(load_some(x + i, n - i), c), _mm256_castsi256_ps(lane_mask(n - i)));
         s = _mm256_fmadd_ps(d, d, s);
     }
-    return lanes8_total(s) / (float)n;
+    return lanes8_total(s);
 }
 
 static void norm_row(const op_norm_args *a, const float *x, float *y)
 {
     float mean = a->kind == NORM_LAYER ? mean_of(x, a->n) : 0.0f;
-    float r = 1.0f / sqrtf(mean_square(x, a->n, mean) + a->eps);
+    float r = 1.0f / sqrtf(square_sum(x, a->n, mean) / (float)a->n + a->eps);
     const float *bias = a->kind == NORM_LAYER ? a->b : NULL;
     for (uint32_t i = 0; i < a->n; i += 8) {
         uint32_t n = a->n - i;
@@ -46,6 +46,30 @@ static void avx2_norm(const op_norm_args *a, uint32_t thread, uint32_t n_threads
     for (uint64_t i = lo; i < hi; i++) {
         size_t t = i / a->groups, at = i % a->groups * a->n;
         norm_row(a, a->x + t * a->xs + at, a->y + t * a->ys + at);
+    }
+}
+
+static void avx2_head_sums(const op_head_sums_args *a, uint32_t thread, uint32_t n_threads)
+{
+    uint64_t lo, hi;
+    pool_share((uint64_t)a->n_tokens * a->n_heads, 1, thread, n_threads, &lo, &hi);
+    for (uint64_t i = lo; i < hi; i++) {
+        size_t t = i / a->n_heads, h = i % a->n_heads;
+        a->y[t * a->ys + h] = square_sum(a->x + t * a->xs + h * a->head_dim, a->head_dim, 0.0f);
+    }
+}
+
+static void avx2_norm_sums(const op_norm_sums_args *a, uint32_t thread, uint32_t n_threads)
+{
+    uint64_t lo, hi;
+    pool_share(a->n_tokens, 1, thread, n_threads, &lo, &hi);
+    for (size_t t = lo; t < hi; t++) {
+        float r = 1.0f / sqrtf(norm_sums_total(a, t) / (float)a->n + a->eps);
+        for (uint32_t i = 0; i < a->cols; i += 8) {
+            uint32_t n = a->cols - i;
+            __m256 v = _mm256_mul_ps(load_some(a->x + t * a->xs + i, n), set8(r));
+            store_some(a->y + t * a->ys + i, _mm256_mul_ps(v, load_some(a->w + i, n)), n);
+        }
     }
 }
 
@@ -218,6 +242,8 @@ const op_table op_table_avx2 = {
     .linear = avx2_linear,
     .embed = ref_embed,
     .norm = avx2_norm,
+    .head_sums = avx2_head_sums,
+    .norm_sums = avx2_norm_sums,
     .rope = avx2_rope,
     .kv_write = avx2_kv_write,
     .attn = avx2_attn,

@@ -142,6 +142,15 @@ static inline void attn_heads(const op_attn_args *a, uint32_t g, uint32_t *h0, u
     *h1 = (uint32_t)MIN((uint64_t)a->n_heads, end > a->q_head0 ? end - a->q_head0 : 0);
 }
 
+/* The sum over all heads of row t, and from it the factor of norm_sums. */
+static inline float norm_sums_total(const op_norm_sums_args *a, size_t t)
+{
+    float s = 0.0f; /* adding the first sum to 0 changes no bit: sums of squares are never -0 */
+    for (uint32_t p = 0; p < a->n_parts; p++)
+        for (uint32_t h = 0; h < a->parts[p].n; h++) s += a->parts[p].s[t * a->parts[p].ss + h];
+    return s;
+}
+
 /* Operations that other tables take as they are. */
 void ref_embed(const op_embed_args *a, uint32_t thread, uint32_t n_threads);
 void ref_kv_write(const op_kv_write_args *a, uint32_t thread, uint32_t n_threads);

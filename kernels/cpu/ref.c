@@ -167,21 +167,21 @@ static float mean_of(const float *x, uint32_t n)
     return lanes8_total(s) / (float)n;
 }
 
-/* Mean of the squares of x - shift. */
-static float mean_square(const float *x, uint32_t n, float shift)
+/* Sum of the squares of x - shift. */
+static float square_sum(const float *x, uint32_t n, float shift)
 {
     float s[8] = {0};
     for (uint32_t i = 0; i < n; i++) {
         float d = x[i] - shift;
         s[i % 8] = fmaf(d, d, s[i % 8]);
     }
-    return lanes8_total(s) / (float)n;
+    return lanes8_total(s);
 }
 
 static void norm_row(const op_norm_args *a, const float *x, float *y)
 {
     float mean = a->kind == NORM_LAYER ? mean_of(x, a->n) : 0.0f; /* x - 0 is x, bit for bit */
-    float r = 1.0f / sqrtf(mean_square(x, a->n, mean) + a->eps);
+    float r = 1.0f / sqrtf(square_sum(x, a->n, mean) / (float)a->n + a->eps);
     for (uint32_t i = 0; i < a->n; i++) {
         float v = (x[i] - mean) * r;
         v = v * (a->kind == NORM_RMS_PLUS1 ? 1.0f + a->w[i] : a->w[i]);
@@ -196,6 +196,26 @@ static void ref_norm(const op_norm_args *a, uint32_t thread, uint32_t n_threads)
     for (uint64_t i = lo; i < hi; i++) {
         size_t t = i / a->groups, at = i % a->groups * a->n;
         norm_row(a, a->x + t * a->xs + at, a->y + t * a->ys + at);
+    }
+}
+
+static void ref_head_sums(const op_head_sums_args *a, uint32_t thread, uint32_t n_threads)
+{
+    uint64_t lo, hi;
+    pool_share((uint64_t)a->n_tokens * a->n_heads, 1, thread, n_threads, &lo, &hi);
+    for (uint64_t i = lo; i < hi; i++) {
+        size_t t = i / a->n_heads, h = i % a->n_heads;
+        a->y[t * a->ys + h] = square_sum(a->x + t * a->xs + h * a->head_dim, a->head_dim, 0.0f);
+    }
+}
+
+static void ref_norm_sums(const op_norm_sums_args *a, uint32_t thread, uint32_t n_threads)
+{
+    uint64_t lo, hi;
+    pool_share(a->n_tokens, 1, thread, n_threads, &lo, &hi);
+    for (size_t t = lo; t < hi; t++) {
+        float r = 1.0f / sqrtf(norm_sums_total(a, t) / (float)a->n + a->eps);
+        for (uint32_t i = 0; i < a->cols; i++) a->y[t * a->ys + i] = (a->x[t * a->xs + i] * r) * a->w[i];
     }
 }
 
@@ -362,6 +382,8 @@ const op_table op_table_ref = {
     .linear = ref_linear,
     .embed = ref_embed,
     .norm = ref_norm,
+    .head_sums = ref_head_sums,
+    .norm_sums = ref_norm_sums,
     .rope = ref_rope,
     .kv_write = ref_kv_write,
     .attn = ref_attn,
