@@ -157,6 +157,12 @@ bool jinja_own_attr(jj *j, val obj, const jstr *name, val *out)
         if (obj.base && (str_is(name, "grouper") || str_is(name, "list"))) return *out = obj.u.l->v[name->s[0] == 'l'], true;
         fn = jfunc_find(list_methods, 2, name);
         break;
+    case V_RANGE: {
+        jlist items;
+        if (!(fn = jfunc_find(list_methods, 2, name))) return true;
+        if (!v_items(j, obj, &items) || !v_list(j, V_LIST, items.v, items.n, &obj)) return false;
+        break;
+    }
     case V_STR: fn = jinja_str_method(name); break;
     case V_LOOP: return loop_attr(j, obj, name, out);
     case V_MACRO: return macro_attr(j, obj.u.macro, name, out);

@@ -79,7 +79,8 @@ FILTER(f_urlencode)
     const jstr *s;
     jlist items, pair;
     if (!jj_bind(j, "urlencode", a, "", 0, NULL)) return false;
-    bool pairs = self.type == V_LIST || self.type == V_TUPLE || self.type == V_DICT || self.type == V_ITER || self.type == V_VIEW;
+    bool pairs = self.type == V_LIST || self.type == V_TUPLE || self.type == V_DICT || self.type == V_ITER || self.type == V_VIEW ||
+                 self.type == V_RANGE;
     if (!pairs) return v_to_str(j, self, &s) && quote_url(&b, s, false) && sb_done(&b, out);
     if (self.type == V_DICT && !v_view(j, self.u.d, 'i', &self)) return false;
     if (!v_items(j, self, &items)) return false;
@@ -188,12 +189,15 @@ FILTER(f_truncate)
     int64_t length, leeway;
     sb b = {.j = j};
     if (!jj_bind(j, "truncate", a, "length killwords end leeway", 0, v) || !arg_int(j, "truncate", v[0], 255, &length)) return false;
-    if (!arg_int(j, "truncate", v[3], 5, &leeway) || !need_str(j, "truncate", self) || !v_lit(j, "...", &end)) return false;
+    if (!arg_int(j, "truncate", v[3], 5, &leeway) || !v_lit(j, "...", &end)) return false;
     if (v[2].type != V_MISSING) end = v[2];
     if (!need_str(j, "truncate", end)) return false;
     if (length < (int64_t)end.u.s->n_cp || leeway < 0 || length > JJ_MAX_TEXT || leeway > JJ_MAX_TEXT) return jj_fail(j, "truncate: length or leeway is out of range");
+    int64_t n;
+    if (!v_len(j, self, &n)) return false;
+    if (n <= length + leeway) return *out = self, true; /* whatever it is */
+    if (!need_str(j, "truncate", self)) return false;
     const jstr *s = self.u.s;
-    if ((int64_t)s->n_cp <= length + leeway) return *out = self, true;
     size_t at = str_offset(s, (uint32_t)(length - end.u.s->n_cp)), space = at;
     while (space > 0 && s->s[space - 1] != ' ') space--;
     if (!v_truth(v[1]) && space > 0) at = space - 1;
@@ -323,7 +327,7 @@ FILTER(f_attr)
 {
     val name;
     if (!jj_bind(j, "attr", a, "name", 1, &name) || !need_str(j, "attr", name)) return false;
-    if (self.type == V_UNDEF) return *out = self, true;
+    if (self.type == V_UNDEF) return v_undef_fail(j, self);
     if (!jinja_own_attr(j, self, name.u.s, out)) return false;
     if (out->type == V_MISSING) *out = v_undef(name.u.s, self.type);
     return true;

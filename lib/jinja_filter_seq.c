@@ -39,11 +39,14 @@ static bool key_of(jj *j, val item, val attr, bool sensitive, val *out)
 {
     return get_path(j, item, attr, v_missing(), out) && fold_case(j, *out, sensitive, out);
 }
-/* The list of keys for "a,b.c". */
+/* The list of keys for "a,b.c"; also one key is a list, which makes equal values equal that have no order. */
 static bool keys_of(jj *j, val item, val attr, bool sensitive, val *out)
 {
-    if (attr.type != V_STR || !memchr(attr.u.s->s, ',', attr.u.s->len)) return key_of(j, item, attr, sensitive, out);
     val parts, comma;
+    if (attr.type != V_STR) {
+        val *one = jj_alloc(j, 1, sizeof *one);
+        return one && key_of(j, item, attr, sensitive, one) && v_list(j, V_LIST, one, 1, out);
+    }
     if (!v_lit(j, ",", &comma) || !text_split(j, attr.u.s, comma, -1, false, &parts)) return false;
     val *v = jj_alloc(j, parts.u.l->n, sizeof *v);
     if (!v) return false;
@@ -343,7 +346,7 @@ FILTER(f_slice)
     if (!l.v) return false;
     for (uint64_t i = 0; i < (uint64_t)n; i++) {
         uint64_t k = each + (i < extra);
-        if (!piece(j, items.v + at, k, fill && i >= extra ? k + 1 : k, v[1], &l.v[l.n++])) return false;
+        if (!piece(j, k ? items.v + at : NULL, k, fill && i >= extra ? k + 1 : k, v[1], &l.v[l.n++])) return false;
         at += k;
     }
     return v_iterator(j, l, out);

@@ -128,7 +128,7 @@ static bool lex_raw(lexer *x, size_t after)
         advance(x, end);
         return true;
     }
-    return lex_fail(x, "missing end of raw directive");
+    return x->at == x->n || lex_fail(x, "missing end of raw directive"); /* at the very end jinja2 lets it pass */
 }
 static bool lex_comment(lexer *x, size_t from)
 {
@@ -137,7 +137,7 @@ static bool lex_comment(lexer *x, size_t from)
             advance(x, end);
             return true;
         }
-    return lex_fail(x, "missing end of comment tag");
+    return x->at == x->n || lex_fail(x, "missing end of comment tag"); /* at the very end jinja2 lets it pass */
 }
 
 /* ---- inside tags ---------------------------------------------------------------------------------- */

@@ -213,7 +213,7 @@ METHOD(m_zfill)
     if (!jj_bind(j, "zfill", a, "width", 1, &v) || !arg_int(j, "zfill", v, 0, &width)) return false;
     size_t sign = s->len && (s->s[0] == '+' || s->s[0] == '-');
     return sb_sub(&b, s, 0, sign) && sb_fill(&b, '0', (uint64_t)MAX(width - (int64_t)s->n_cp, 0)) && sb_sub(&b, s, sign, s->len) &&
-           sb_done(&b, out);
+           sb_done(&b, out) && keep_safe(j, self, out);
 }
 METHOD(m_expandtabs)
 {
@@ -232,7 +232,7 @@ METHOD(m_expandtabs)
         column = s->s[i] == '\n' || s->s[i] == '\r' ? 0 : column + (((uint8_t)s->s[i] & 0xc0) != 0x80);
         if (!sb_sub(&b, s, i, i + 1)) return false;
     }
-    return sb_done(&b, out);
+    return sb_done(&b, out) && keep_safe(j, self, out);
 }
 METHOD(m_format) { return format_braces(j, self.u.s, a, out) && keep_safe(j, self, out); }
 

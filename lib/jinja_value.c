@@ -201,8 +201,10 @@ bool v_cmp(jj *j, val a, val b, int *out)
 
 /* ---- iteration ------------------------------------------------------------------------------------ */
 
-static bool chars_of(jj *j, const jstr *s, jlist *out)
+/* Characters of a safe string are plain ones. */
+static bool chars_of(jj *j, const jstr *text, jlist *out)
 {
+    const jstr plain = {.s = text->s, .t = text->t, .len = text->len, .n_cp = text->n_cp}, *s = &plain;
     *out = (jlist){jj_alloc(j, s->n_cp, sizeof(val)), s->n_cp};
     if (!out->v) return false;
     size_t at = 0;
@@ -251,7 +253,7 @@ bool v_items(jj *j, val v, jlist *out)
     case V_VIEW: ok = dict_items(j, v.u.view->d, v.u.view->kind, out); break;
     case V_RANGE: ok = range_items(j, v.u.r, out); break;
     case V_ITER:
-        *out = (jlist){v.u.it->items.v + v.u.it->pos, v.u.it->items.n - v.u.it->pos};
+        if (v.u.it->pos < v.u.it->items.n) *out = (jlist){v.u.it->items.v + v.u.it->pos, v.u.it->items.n - v.u.it->pos};
         v.u.it->pos = v.u.it->items.n;
         break;
     default: return jj_fail(j, "'%s' object is not iterable", v_type_name(v));

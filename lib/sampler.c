@@ -112,12 +112,12 @@ static tess_status apply_penalties(sampler_work *w, size_t n, const int32_t *h, 
     int32_t bad = 0;
     if (p->repeat_penalty != 1 && p->repeat_last_n != 0) {
         size_t last = p->repeat_last_n < 0 ? n_h : MIN(n_h, (size_t)p->repeat_last_n);
-        if (!count_ids(w->count, n, h + (n_h - last), last, &bad)) goto bad_id;
+        if (!count_ids(w->count, n, last ? h + (n_h - last) : NULL, last, &bad)) goto bad_id;
         for (size_t i = 0; i < n; i++)
             if (w->count[i]) w->p[i] = w->p[i] > 0 ? w->p[i] / p->repeat_penalty : w->p[i] * p->repeat_penalty;
     }
     if (p->presence_penalty != 0 || p->frequency_penalty != 0) {
-        if (!count_ids(w->count, n, h + n_prompt, n_h - n_prompt, &bad)) goto bad_id;
+        if (!count_ids(w->count, n, n_h > n_prompt ? h + n_prompt : NULL, n_h - n_prompt, &bad)) goto bad_id;
         for (size_t i = 0; i < n; i++)
             if (w->count[i]) w->p[i] -= p->presence_penalty + p->frequency_penalty * (float)w->count[i];
     }

@@ -250,6 +250,29 @@ static void nesting(void **state)
     UNUSED(state);
     run_nested();
 }
+/* The same in a process of this program with 256 KiB of stack. Sanitizers need far larger frames. */
+static void small_stack(void **state)
+{
+    UNUSED(state);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
+    skip();
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+    skip();
+#endif
+#endif
+    int status = -1;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct rlimit small = {256 << 10, 256 << 10};
+        if (setrlimit(RLIMIT_STACK, &small) == 0) execl("/proc/self/exe", "t_chat", "nest", (char *)NULL);
+        _exit(99);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 /* Still usable: 190 brackets, 60 levels of macro. */
 static void depth_is_enough(void **state)
 {
@@ -347,7 +370,7 @@ int main(int argc, char **argv)
     if (argc > 1) return run_nested(), 0; /* for a run with a small stack */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recorded_cases), cmocka_unit_test(published_templates), cmocka_unit_test(untrusted_spans),
-        cmocka_unit_test(errors), cmocka_unit_test(nesting), cmocka_unit_test(depth_is_enough), cmocka_unit_test(work_limits),
+        cmocka_unit_test(errors), cmocka_unit_test(nesting), cmocka_unit_test(small_stack), cmocka_unit_test(depth_is_enough), cmocka_unit_test(work_limits),
         cmocka_unit_test(out_of_memory), cmocka_unit_test(tokens_and_defaults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

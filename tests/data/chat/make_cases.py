@@ -539,6 +539,14 @@ d|attr('keys') is callable
 l|length(1)
 l|join(sep='x')
 l|sort(foo=1)
+ls|sort(attribute='n')
+range(4).index(1) ~ range(4).count(9)
+n.b|attr('a')
+range(4)|urlencode
+d|truncate(6)
+l|truncate(1, true, '', 0)
+('ab'|safe)|list
+'ab' % zz
 """)
 # ---- tests --------------------------------------------------------------------------------------------
 for name in ["defined", "undefined", "none", "string", "number", "integer", "float", "boolean", "mapping", "sequence", "iterable", "callable", "true", "false"]:
@@ -640,6 +648,7 @@ add(
     "{% raw %}{{ x }}{% if %}{% endraw %}", "a{%- raw -%} {{ x }} {%- endraw -%} b", "{% raw %}\n x\n{% endraw %}\ny", "  {% raw %}x{% endraw %}", "{% raw %} {% endraw +%}\nx",
     "{# c #}x{# multi\nline #}y", "a {#- c -#} b", "a\n  {# c #}\nb", "a\n{# c +#}\nb", "a {#+ c #} b", "{#{{ x }}#}",
     "{% generation %}x{{ n }}{% endgeneration %}y", "{% for m in messages %}{% generation %}{{ m.role }}{% set z = 1 %}{% endgeneration %}{{ z }}{% endfor %}",
+    "x{#", "x{% raw %}", "{% for loop in l %}{% endfor %}",
     "{% print n, s %}", "{% print %}", "{% do l.append(1) %}", "{% include 'x' %}", "{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.next() }}{{ c.current }}{% set _ = c.reset() %}{{ c.current }}", "{% set j = joiner(', ') %}{% for x in l %}{{ j() }}{{ x }}{% endfor %}",
     "{{ raise_exception('boom') }}", "{{ raise_exception() }}", "{% if 0 %}{{ raise_exception('boom') }}{% endif %}ok",
     "{% set g = l|map('string') %}{{ g|list }}{{ g|list }}", "{% set g = l|select('odd') %}{% for x in g %}{{ x }}{% endfor %}{% for x in g %}{{ x }}{% else %}E{% endfor %}", "{% set g = l|map('string') %}{{ '1' in g }}{{ g|list }}", "{{ l|map('string') is iterable }}{{ (l|map('string'))|length }}", "{{ (l|map('string'))[0] }}", "{% if []|map('string') %}yes{% endif %}", "{{ l|map('string') + [1] }}",
