@@ -1,9 +1,9 @@
 /*
  * chat.c - renders a chat template over the JSON of a conversation. See chat.h.
  *
- * The variables are those of Hugging Face: messages, tools, documents (None when absent), add_generation_prompt,
- * bos_token, eos_token (undefined when absent), and whatever "variables" holds. Only text below messages, tools and
- * documents is untrusted. Everything of a render lives in one arena.
+ * The variables are those of Hugging Face: messages, tools, documents (None when absent),
+ * add_generation_prompt, bos_token, eos_token (undefined when absent), and whatever "variables" holds. Only
+ * text below messages, tools and documents is untrusted. Everything of a render lives in one arena.
  */
 #include "chat.h"
 
@@ -23,24 +23,31 @@ static bool set_var(jj *j, jsyms *syms, jframe *f, const jstr *name, val v)
 
 static tess_status check_input(jj *j, const jdict *d)
 {
-    static const struct { const char *key; jtype type; bool may_null; const char *what; } known[] = {
-        {"messages", V_LIST, false, "\"messages\" must be an array"},
-        {"add_generation_prompt", V_BOOL, false, "\"add_generation_prompt\" must be true or false"},
-        {"bos_token", V_STR, true, "\"bos_token\" must be a string"},
-        {"eos_token", V_STR, true, "\"eos_token\" must be a string"},
-        {"tools", V_LIST, true, "\"tools\" must be an array"},
-        {"documents", V_LIST, true, "\"documents\" must be an array"},
-        {"variables", V_DICT, false, "\"variables\" must be an object"},
-        {"template", V_STR, true, "\"template\" must be a string"}};
+    static const struct {
+        const char *key;
+        jtype type;
+        bool may_null;
+        const char *what;
+    } known[] = {{"messages", V_LIST, false, "\"messages\" must be an array"},
+                 {"add_generation_prompt", V_BOOL, false, "\"add_generation_prompt\" must be true or false"},
+                 {"bos_token", V_STR, true, "\"bos_token\" must be a string"},
+                 {"eos_token", V_STR, true, "\"eos_token\" must be a string"},
+                 {"tools", V_LIST, true, "\"tools\" must be an array"},
+                 {"documents", V_LIST, true, "\"documents\" must be an array"},
+                 {"variables", V_DICT, false, "\"variables\" must be an object"},
+                 {"template", V_STR, true, "\"template\" must be a string"}};
     for (uint32_t i = 0; i < d->n; i++) {
         size_t k = 0;
         while (k < ARRAY_LEN(known) && !str_is(d->e[i].k.u.s, known[k].key)) k++;
         if (k == ARRAY_LEN(known)) {
             const jstr *name = d->e[i].k.u.s;
-            return j->st = ERR(j->err, TESS_E_ARG, "chat json: unknown key \"%.*s\"; put values for the template into \"variables\"",
-                               (int)MIN(name->len, 100u), name->s);
+            return j->st =
+                       ERR(j->err, TESS_E_ARG,
+                           "chat json: unknown key \"%.*s\"; put values for the template into \"variables\"",
+                           (int)MIN(name->len, 100u), name->s);
         }
-        if (d->e[i].v.type != known[k].type && !(known[k].may_null && d->e[i].v.type == V_NONE)) return bad_arg(j, known[k].what);
+        if (d->e[i].v.type != known[k].type && !(known[k].may_null && d->e[i].v.type == V_NONE))
+            return bad_arg(j, known[k].what);
     }
     return dict_get(j, d, "messages") ? TESS_OK : bad_arg(j, "\"messages\" is missing");
 }
@@ -54,11 +61,13 @@ static bool set_token(jj *j, jsyms *syms, jframe *f, const jdict *d, const char 
 }
 
 /* Fills the outermost frame. What is named explicitly wins over "variables". */
-static bool set_variables(jj *j, jsyms *syms, jframe *f, const jdict *d, const char *def_bos, const char *def_eos)
+static bool set_variables(jj *j, jsyms *syms, jframe *f, const jdict *d, const char *def_bos,
+                          const char *def_eos)
 {
     static const char *const lists[] = {"messages", "tools", "documents"};
     const val *vars = dict_get(j, d, "variables"), *gen = dict_get(j, d, "add_generation_prompt");
-    if (!set_token(j, syms, f, d, "bos_token", def_bos) || !set_token(j, syms, f, d, "eos_token", def_eos)) return false;
+    if (!set_token(j, syms, f, d, "bos_token", def_bos) || !set_token(j, syms, f, d, "eos_token", def_eos))
+        return false;
     for (uint32_t i = 0; vars && i < vars->u.d->n; i++)
         if (!set_var(j, syms, f, vars->u.d->e[i].k.u.s, vars->u.d->e[i].v)) return false;
     for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
@@ -79,7 +88,9 @@ static bool choose_template(jj *j, const jdict *d, const char **tmpl, size_t *le
         *len = own->u.s->len;
     }
     if (!*tmpl) bad_arg(j, "there is no chat template: the model has none, and \"template\" is not given");
-    else if (*len > JJ_MAX_TEMPLATE) j->st = ERR(j->err, TESS_E_TEMPLATE, "chat template has %zu bytes, at most %d are allowed", *len, JJ_MAX_TEMPLATE);
+    else if (*len > JJ_MAX_TEMPLATE)
+        j->st = ERR(j->err, TESS_E_TEMPLATE, "chat template has %zu bytes, at most %d are allowed", *len,
+                    JJ_MAX_TEMPLATE);
     return j->st >= 0;
 }
 
@@ -112,8 +123,10 @@ tess_status chat_render(const mem *m, const char *tmpl, size_t tmpl_len, const c
     node *root;
     *out = (chat_out){0};
     buf_init(&out->text, m);
-    if (tmpl && !utf8_valid(tmpl, tmpl_len)) return ERR(err, TESS_E_TEMPLATE, "chat template is not valid UTF-8");
-    if ((def_bos && !utf8_valid(def_bos, strlen(def_bos))) || (def_eos && !utf8_valid(def_eos, strlen(def_eos))))
+    if (tmpl && !utf8_valid(tmpl, tmpl_len))
+        return ERR(err, TESS_E_TEMPLATE, "chat template is not valid UTF-8");
+    if ((def_bos && !utf8_valid(def_bos, strlen(def_bos))) ||
+        (def_eos && !utf8_valid(def_eos, strlen(def_eos))))
         return ERR(err, TESS_E_ARG, "the bos or eos token is not valid UTF-8");
     arena_init(&j.a, m);
     sb text = {.j = &j};

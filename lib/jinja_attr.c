@@ -1,8 +1,8 @@
 /*
  * jinja_attr.c - attributes, items, methods of lists and dicts, and the global functions. See jinja_eval.h.
  *
- * "a.b" tries the attribute first and then the item, "a['b']" the other way round. Methods that would change a list or a
- * dict do not exist, as in the immutable sandbox: they are undefined, and calling them fails.
+ * "a.b" tries the attribute first and then the item, "a['b']" the other way round. Methods that would change a
+ * list or a dict do not exist, as in the immutable sandbox: they are undefined, and calling them fails.
  */
 #include "jinja_eval.h"
 
@@ -53,7 +53,9 @@ static bool list_index_m(jj *j, val self, const jargs *a, val *out)
 {
     val v[3];
     int64_t from, to, n = self.u.l->n;
-    if (!jj_bind(j, "index", a, "value start stop", 1, v) || !arg_int(j, "index", v[1], 0, &from) || !arg_int(j, "index", v[2], n, &to)) return false;
+    if (!jj_bind(j, "index", a, "value start stop", 1, v) || !arg_int(j, "index", v[1], 0, &from) ||
+        !arg_int(j, "index", v[2], n, &to))
+        return false;
     from = from < 0 ? MAX(from + n, 0) : from;
     to = to < 0 ? to + n : MIN(to, n);
     for (int64_t i = from; i < to; i++) {
@@ -64,12 +66,14 @@ static bool list_index_m(jj *j, val self, const jargs *a, val *out)
     return jj_fail(j, "index: the value is not in the list");
 }
 
-static const jfunc dict_methods[] = {
-    {"items", dict_items_m}, {"keys", dict_keys_m}, {"values", dict_values_m}, {"get", dict_get_m}, {"copy", copy_m},
-    {"clear", NULL}, {"pop", NULL}, {"popitem", NULL}, {"setdefault", NULL}, {"update", NULL}, {"fromkeys", NULL}};
-static const jfunc list_methods[] = {
-    {"count", list_count_m}, {"index", list_index_m}, {"copy", copy_m}, {"append", NULL}, {"clear", NULL}, {"extend", NULL},
-    {"insert", NULL}, {"pop", NULL}, {"remove", NULL}, {"reverse", NULL}, {"sort", NULL}};
+static const jfunc dict_methods[] = {{"items", dict_items_m}, {"keys", dict_keys_m}, {"values", dict_values_m},
+                                     {"get", dict_get_m},     {"copy", copy_m},      {"clear", NULL},
+                                     {"pop", NULL},           {"popitem", NULL},     {"setdefault", NULL},
+                                     {"update", NULL},        {"fromkeys", NULL}};
+static const jfunc list_methods[] = {{"count", list_count_m}, {"index", list_index_m}, {"copy", copy_m},
+                                     {"append", NULL},        {"clear", NULL},         {"extend", NULL},
+                                     {"insert", NULL},        {"pop", NULL},           {"remove", NULL},
+                                     {"reverse", NULL},       {"sort", NULL}};
 
 /* ---- loop, macro, cycler -------------------------------------------------------------------------- */
 
@@ -84,7 +88,8 @@ static bool loop_changed(jj *j, val self, const jargs *a, val *out)
     val now;
     bool same = false;
     if (!v_list(j, V_TUPLE, (val *)(uintptr_t)a->pos, a->n_pos, &now)) return false;
-    if (self.u.loop->last_changed.type != V_MISSING && !v_eq(j, self.u.loop->last_changed, now, &same)) return false;
+    if (self.u.loop->last_changed.type != V_MISSING && !v_eq(j, self.u.loop->last_changed, now, &same))
+        return false;
     self.u.loop->last_changed = now;
     *out = v_bool(!same);
     return true;
@@ -154,7 +159,8 @@ bool jinja_own_attr(jj *j, val obj, const jstr *name, val *out)
     case V_DICT: fn = jfunc_find(dict_methods, ARRAY_LEN(dict_methods), name); break;
     case V_LIST: fn = jfunc_find(list_methods, ARRAY_LEN(list_methods), name); break;
     case V_TUPLE:
-        if (obj.base && (str_is(name, "grouper") || str_is(name, "list"))) return *out = obj.u.l->v[name->s[0] == 'l'], true;
+        if (obj.base && (str_is(name, "grouper") || str_is(name, "list")))
+            return *out = obj.u.l->v[name->s[0] == 'l'], true;
         fn = jfunc_find(list_methods, 2, name);
         break;
     case V_RANGE: {
@@ -193,7 +199,10 @@ static bool own_item(jj *j, val obj, val key, val *out)
         return true;
     }
     if (!v_as_int(key, &i)) return true;
-    int64_t n = obj.type == V_STR ? obj.u.s->n_cp : obj.type == V_RANGE ? range_len(obj.u.r) : obj.type == V_LIST || obj.type == V_TUPLE ? (int64_t)obj.u.l->n : 0;
+    int64_t n = obj.type == V_STR                           ? obj.u.s->n_cp
+                : obj.type == V_RANGE                       ? range_len(obj.u.r)
+                : obj.type == V_LIST || obj.type == V_TUPLE ? (int64_t)obj.u.l->n
+                                                            : 0;
     if (i < 0) i += n;
     if (i < 0 || i >= n) return true;
     if (obj.type == V_RANGE) return *out = v_int(obj.u.r->start + obj.u.r->step * i), true;
@@ -239,7 +248,8 @@ static bool g_range(jj *j, val self, const jargs *a, val *out)
     if (!arg_int(j, "range", v[2], 1, &r->step)) return false;
     if (r->step == 0) return jj_fail(j, "range() arg 3 must not be zero");
     int64_t n = range_len(r);
-    if (n < 0 || n > JJ_MAX_RANGE) return jj_fail(j, "range too big, at most %d elements are allowed", JJ_MAX_RANGE);
+    if (n < 0 || n > JJ_MAX_RANGE)
+        return jj_fail(j, "range too big, at most %d elements are allowed", JJ_MAX_RANGE);
     *out = (val){.type = V_RANGE, .u.r = r};
     return true;
 }
@@ -317,6 +327,11 @@ static bool g_joiner(jj *j, val self, const jargs *a, val *out)
     return new_cycle(j, V_JOINER, &sep, 1, out);
 }
 
-const jfunc jinja_globals[] = {{"range", g_range},   {"dict", g_dict},     {"namespace", g_namespace}, {"raise_exception", g_raise},
-                               {"strftime_now", g_strftime_now}, {"cycler", g_cycler}, {"joiner", g_joiner}};
+const jfunc jinja_globals[] = {{"range", g_range},
+                               {"dict", g_dict},
+                               {"namespace", g_namespace},
+                               {"raise_exception", g_raise},
+                               {"strftime_now", g_strftime_now},
+                               {"cycler", g_cycler},
+                               {"joiner", g_joiner}};
 const size_t jinja_n_globals = ARRAY_LEN(jinja_globals);

@@ -1,8 +1,8 @@
 /*
  * jinja_eval.c - expressions. See jinja_eval.h.
  *
- * jinja_eval is the only recursion; its cases are functions of their own that are never inlined, so that a level of
- * nesting costs little stack.
+ * jinja_eval is the only recursion; its cases are functions of their own that are never inlined, so that a
+ * level of nesting costs little stack.
  */
 #include "jinja_eval.h"
 
@@ -33,7 +33,8 @@ static NOINLINE bool eval_dict(jj *j, jframe *f, const node *n, val *out)
     if (!d) return false;
     for (uint32_t i = 0; i < n->n; i += 2) {
         val k, v;
-        if (!jinja_eval(j, f, n->list[i], &k) || !jinja_eval(j, f, n->list[i + 1], &v) || !dict_set(j, d, k, v)) return false;
+        if (!jinja_eval(j, f, n->list[i], &k) || !jinja_eval(j, f, n->list[i + 1], &v) || !dict_set(j, d, k, v))
+            return false;
     }
     *out = (val){.type = V_DICT, .u.d = d};
     return true;
@@ -100,7 +101,8 @@ NOINLINE bool jinja_args(jj *j, jframe *f, const jcall *c, jargs *out)
     if (n_pos && !(pos = jj_alloc(j, n_pos, sizeof *pos))) return false;
     for (uint32_t i = 0; i < n_pos; i++)
         if (!jinja_eval(j, f, c->pos[i], &pos[i])) return false;
-    if (c->star && (!jinja_eval(j, f, c->star, &star) || !spread_positional(j, star, &pos, &n_pos))) return false;
+    if (c->star && (!jinja_eval(j, f, c->star, &star) || !spread_positional(j, star, &pos, &n_pos)))
+        return false;
     out->pos = pos, out->n_pos = n_pos;
     if (!c->n_kw && !c->star2) return true;
     star = (val){.type = V_MISSING};
@@ -247,7 +249,8 @@ bool jinja_eval(jj *j, jframe *f, const node *n, val *out)
     j->line = n->line;
     if (!jj_step(j, 1) || !jj_enter(j)) return false;
     switch (n->kind) {
-    case N_LIST: case N_TUPLE: ok = eval_list(j, f, n, out); break;
+    case N_LIST:
+    case N_TUPLE: ok = eval_list(j, f, n, out); break;
     case N_DICT: ok = eval_dict(j, f, n, out); break;
     case N_ATTR: ok = eval_attr(j, f, n, out); break;
     case N_ITEM: ok = eval_item(j, f, n, out); break;
@@ -255,9 +258,12 @@ bool jinja_eval(jj *j, jframe *f, const node *n, val *out)
     case N_CALL: ok = eval_call(j, f, n, out); break;
     case N_FILTER: ok = eval_filter(j, f, n, out); break;
     case N_TEST: ok = eval_test(j, f, n, out); break;
-    case N_NEG: case N_POS: case N_NOT: ok = eval_unary(j, f, n, out); break;
+    case N_NEG:
+    case N_POS:
+    case N_NOT: ok = eval_unary(j, f, n, out); break;
     case N_BINARY: ok = eval_binary(j, f, n, out); break;
-    case N_AND: case N_OR: ok = eval_logic(j, f, n, out); break;
+    case N_AND:
+    case N_OR: ok = eval_logic(j, f, n, out); break;
     case N_COMPARE: ok = eval_compare(j, f, n, out); break;
     case N_CONCAT: ok = eval_concat(j, f, n, out); break;
     case N_COND: ok = eval_cond(j, f, n, out); break;

@@ -1,9 +1,9 @@
 /*
  * jinja_eval.h - running a template: scopes, expressions, statements, and what they call.
  *
- * A frame holds the variables of one scope; looking up walks outwards. Loops (each iteration), macros, with, and block
- * bodies have their own frame, "if" has none; that is where assignments of jinja2 stay. Frames live in the arena, so a
- * macro may keep the frame it was defined in.
+ * A frame holds the variables of one scope; looking up walks outwards. Loops (each iteration), macros, with,
+ * and block bodies have their own frame, "if" has none; that is where assignments of jinja2 stay. Frames live
+ * in the arena, so a macro may keep the frame it was defined in.
  */
 #ifndef TESS_JINJA_EVAL_H
 #define TESS_JINJA_EVAL_H

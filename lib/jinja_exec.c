@@ -148,7 +148,9 @@ static NOINLINE bool bind_special(jj *j, jframe *f, const node *def, const jargs
         return jj_fail(j, "a macro takes not more than %u arguments, got %u", p->n, a->n_pos);
     }
     for (uint32_t i = 0; i < a->n_kw; i++)
-        if (!used[i]) return jj_fail(j, "a macro takes no keyword argument '%.*s'", (int)MIN(a->kw_name[i]->len, 60u), a->kw_name[i]->s);
+        if (!used[i])
+            return jj_fail(j, "a macro takes no keyword argument '%.*s'", (int)MIN(a->kw_name[i]->len, 60u),
+                           a->kw_name[i]->s);
     return true;
 }
 static NOINLINE bool bind_params(jj *j, jframe *f, const node *def, const jargs *a)
@@ -195,7 +197,9 @@ static NOINLINE flow exec_call_block(jj *j, jframe *f, const node *n, sb *out)
 {
     val fn, caller, text;
     jargs a;
-    if (!jinja_eval(j, f, n->b->a, &fn) || !jinja_args(j, f, n->b->u.args, &a) || !make_macro(j, f, n->a, &caller)) return FLOW_FAIL;
+    if (!jinja_eval(j, f, n->b->a, &fn) || !jinja_args(j, f, n->b->u.args, &a) ||
+        !make_macro(j, f, n->a, &caller))
+        return FLOW_FAIL;
     const jstr **name = jj_alloc(j, (uint64_t)a.n_kw + 1, sizeof *name);
     val *kw = jj_alloc(j, (uint64_t)a.n_kw + 1, sizeof *kw);
     if (!name || !kw || !(name[a.n_kw] = str_lit(j, "caller"))) return FLOW_FAIL;

@@ -1,8 +1,8 @@
 /*
  * jinja_filter_seq.c - filters of sequences. See jinja_eval.h.
  *
- * What jinja2 makes as generators (map, select, batch, ...) is computed at once here and handed out as an iterator, which
- * can be read only once and has no length, as there.
+ * What jinja2 makes as generators (map, select, batch, ...) is computed at once here and handed out as an
+ * iterator, which can be read only once and has no length, as there.
  */
 #include "jinja_eval.h"
 
@@ -24,7 +24,8 @@ static bool get_path(jj *j, val item, val attr, val def, val *out)
         int64_t i;
         for (to = from; to < s->len && s->s[to] != '.';) to++;
         if (!str_sub(j, s, from, to, &part)) return false;
-        bool digits = to > from && strspn(s->s + from, "0123456789") >= to - from && text_parse_int(part.u.s, 10, &i);
+        bool digits =
+            to > from && strspn(s->s + from, "0123456789") >= to - from && text_parse_int(part.u.s, 10, &i);
         if (!jinja_item(j, *out, digits ? v_int(i) : part, out)) return false;
         if (out->type == V_UNDEF && def.type != V_MISSING && def.type != V_NONE) *out = def;
     }
@@ -57,7 +58,9 @@ static bool keys_of(jj *j, val item, val attr, bool sensitive, val *out)
 
 /* ---- sorting -------------------------------------------------------------------------------------- */
 
-typedef struct { val key, item; } keyed;
+typedef struct {
+    val key, item;
+} keyed;
 
 /* Stable merge sort of n > 0 elements; b is room for n. */
 static bool merge_sort(jj *j, keyed *v, keyed *b, uint32_t n, bool reverse)
@@ -93,7 +96,8 @@ FILTER(f_sort)
 {
     val v[3];
     jlist items;
-    if (!jj_bind(j, "sort", a, "reverse case_sensitive attribute", 0, v) || !v_items(j, self, &items)) return false;
+    if (!jj_bind(j, "sort", a, "reverse case_sensitive attribute", 0, v) || !v_items(j, self, &items))
+        return false;
     return sort_items(j, items, v[2], v_truth(v[1]), true, v_truth(v[0]), out);
 }
 FILTER(f_dictsort)
@@ -104,7 +108,8 @@ FILTER(f_dictsort)
     if (self.type == V_UNDEF) return v_undef_fail(j, self);
     if (self.type != V_DICT) return jj_fail(j, "dictsort wants a mapping, not '%s'", v_type_name(self));
     bool by_value = v[1].type == V_STR && str_is(v[1].u.s, "value");
-    if (v[1].type != V_MISSING && !by_value && !(v[1].type == V_STR && str_is(v[1].u.s, "key"))) return jj_fail(j, "you can only sort by either \"key\" or \"value\"");
+    if (v[1].type != V_MISSING && !by_value && !(v[1].type == V_STR && str_is(v[1].u.s, "key")))
+        return jj_fail(j, "you can only sort by either \"key\" or \"value\"");
     if (!v_view(j, self.u.d, 'i', &self) || !v_items(j, self, &items)) return false;
     return sort_items(j, items, v_int(by_value), v_truth(v[0]), false, v_truth(v[2]), out);
 }
@@ -112,7 +117,8 @@ static bool extreme(jj *j, val self, const jargs *a, int want, val *out)
 {
     val v[2], best_key = v_missing(), key;
     jlist items;
-    if (!jj_bind(j, "min or max", a, "case_sensitive attribute", 0, v) || !v_items(j, self, &items)) return false;
+    if (!jj_bind(j, "min or max", a, "case_sensitive attribute", 0, v) || !v_items(j, self, &items))
+        return false;
     *out = v_undef(NULL, V_UNDEF);
     for (uint32_t i = 0; i < items.n; i++) {
         int c = want;
@@ -131,7 +137,8 @@ FILTER(f_unique)
     jlist items;
     const val *found;
     jdict *seen = dict_new(j);
-    if (!seen || !jj_bind(j, "unique", a, "case_sensitive attribute", 0, v) || !v_items(j, self, &items)) return false;
+    if (!seen || !jj_bind(j, "unique", a, "case_sensitive attribute", 0, v) || !v_items(j, self, &items))
+        return false;
     jlist kept = {jj_alloc(j, items.n, sizeof(val)), 0};
     if (!kept.v) return false;
     for (uint32_t i = 0; i < items.n; i++) {
@@ -146,14 +153,16 @@ FILTER(f_groupby)
 {
     val v[3], sorted, key, last = v_none();
     jlist items;
-    if (!jj_bind(j, "groupby", a, "attribute default case_sensitive", 1, v) || !v_items(j, self, &items)) return false;
+    if (!jj_bind(j, "groupby", a, "attribute default case_sensitive", 1, v) || !v_items(j, self, &items))
+        return false;
     bool sensitive = v_truth(v[2]);
     keyed *k = jj_alloc(j, items.n, sizeof *k), *b = jj_alloc(j, items.n, sizeof *b);
     val *groups = jj_alloc(j, items.n, sizeof *groups), *members = jj_alloc(j, items.n, sizeof *members);
     if (!k || !b || !groups || !members) return false;
     for (uint32_t i = 0; i < items.n; i++) {
         k[i].item = items.v[i];
-        if (!get_path(j, items.v[i], v[0], v[1], &key) || !fold_case(j, key, sensitive, &k[i].key)) return false;
+        if (!get_path(j, items.v[i], v[0], v[1], &key) || !fold_case(j, key, sensitive, &k[i].key))
+            return false;
     }
     if (items.n && !merge_sort(j, k, b, items.n, false)) return false;
     uint32_t n = 0;
@@ -167,7 +176,9 @@ FILTER(f_groupby)
         if (!ends && !v_eq(j, k[i + 1].key, last, &same)) return false;
         if (!ends && same) continue;
         val *pair = jj_alloc(j, 2, sizeof *pair);
-        if (!pair || !get_path(j, k[from].item, v[0], v[1], &pair[0]) || !v_list(j, V_LIST, members + from, i + 1 - from, &pair[1])) return false;
+        if (!pair || !get_path(j, k[from].item, v[0], v[1], &pair[0]) ||
+            !v_list(j, V_LIST, members + from, i + 1 - from, &pair[1]))
+            return false;
         if (!v_list(j, V_TUPLE, pair, 2, &groups[n])) return false;
         groups[n++].base = 1; /* has .grouper and .list */
     }
@@ -183,14 +194,16 @@ FILTER(f_map)
     val v[2] = {v_missing(), v_missing()};
     bool by_attr = a->n_pos == 0 && a->n_kw > 0;
     if (by_attr && !jj_bind(j, "map", a, "attribute default", 1, v)) return false;
-    if (!by_attr && (a->n_pos == 0 || a->pos[0].type != V_STR)) return jj_fail(j, "map requires a filter argument");
+    if (!by_attr && (a->n_pos == 0 || a->pos[0].type != V_STR))
+        return jj_fail(j, "map requires a filter argument");
     jargs rest = *a;
     if (!by_attr) rest.pos++, rest.n_pos--;
     if (!v_items(j, self, &items)) return false;
     val *mapped = jj_alloc(j, items.n, sizeof *mapped);
     if (!mapped || !jj_enter(j)) return false;
     for (uint32_t i = 0; i < items.n; i++) {
-        bool ok = by_attr ? get_path(j, items.v[i], v[0], v[1], &mapped[i]) : jinja_filter(j, a->pos[0].u.s, items.v[i], &rest, &mapped[i]);
+        bool ok = by_attr ? get_path(j, items.v[i], v[0], v[1], &mapped[i])
+                          : jinja_filter(j, a->pos[0].u.s, items.v[i], &rest, &mapped[i]);
         if (!ok) return false;
     }
     j->depth--;
@@ -257,7 +270,8 @@ FILTER(f_last)
 FILTER(f_list)
 {
     jlist items;
-    return jj_bind(j, "list", a, "", 0, NULL) && v_items(j, self, &items) && v_list(j, V_LIST, items.v, items.n, out);
+    return jj_bind(j, "list", a, "", 0, NULL) && v_items(j, self, &items) &&
+           v_list(j, V_LIST, items.v, items.n, out);
 }
 FILTER(f_reverse)
 {
@@ -296,7 +310,8 @@ FILTER(f_sum)
     *out = v[1].type == V_MISSING ? v_int(0) : v[1];
     if (out->type == V_STR) return jj_fail(j, "sum() can't sum strings");
     for (uint32_t i = 0; i < items.n; i++)
-        if (!get_path(j, items.v[i], v[0], v_missing(), &item) || !jinja_binary(j, T_PLUS, *out, item, out)) return false;
+        if (!get_path(j, items.v[i], v[0], v_missing(), &item) || !jinja_binary(j, T_PLUS, *out, item, out))
+            return false;
     return true;
 }
 FILTER(f_items)
@@ -322,7 +337,9 @@ FILTER(f_batch)
     val v[2];
     jlist items;
     int64_t size;
-    if (!jj_bind(j, "batch", a, "linecount fill_with", 1, v) || !arg_int(j, "batch", v[0], 0, &size) || !v_items(j, self, &items)) return false;
+    if (!jj_bind(j, "batch", a, "linecount fill_with", 1, v) || !arg_int(j, "batch", v[0], 0, &size) ||
+        !v_items(j, self, &items))
+        return false;
     if (size < 1 || size > JJ_MAX_RANGE) return jj_fail(j, "batch: the size must be 1 to %d", JJ_MAX_RANGE);
     bool fill = v[1].type != V_MISSING && v[1].type != V_NONE;
     jlist l = {jj_alloc(j, (uint64_t)items.n / (uint64_t)size + 1, sizeof(val)), 0};
@@ -338,15 +355,19 @@ FILTER(f_slice)
     val v[2];
     jlist items;
     int64_t n;
-    if (!jj_bind(j, "slice", a, "slices fill_with", 1, v) || !arg_int(j, "slice", v[0], 0, &n) || !v_items(j, self, &items)) return false;
-    if (n < 1 || n > JJ_MAX_RANGE) return jj_fail(j, "slice: the number of slices must be 1 to %d", JJ_MAX_RANGE);
+    if (!jj_bind(j, "slice", a, "slices fill_with", 1, v) || !arg_int(j, "slice", v[0], 0, &n) ||
+        !v_items(j, self, &items))
+        return false;
+    if (n < 1 || n > JJ_MAX_RANGE)
+        return jj_fail(j, "slice: the number of slices must be 1 to %d", JJ_MAX_RANGE);
     bool fill = v[1].type != V_MISSING && v[1].type != V_NONE;
     uint64_t each = items.n / (uint64_t)n, extra = items.n % (uint64_t)n, at = 0;
     jlist l = {jj_alloc(j, (uint64_t)n, sizeof(val)), 0};
     if (!l.v) return false;
     for (uint64_t i = 0; i < (uint64_t)n; i++) {
         uint64_t k = each + (i < extra);
-        if (!piece(j, k ? items.v + at : NULL, k, fill && i >= extra ? k + 1 : k, v[1], &l.v[l.n++])) return false;
+        if (!piece(j, k ? items.v + at : NULL, k, fill && i >= extra ? k + 1 : k, v[1], &l.v[l.n++]))
+            return false;
         at += k;
     }
     return v_iterator(j, l, out);
@@ -354,10 +375,25 @@ FILTER(f_slice)
 
 const jfunc *jinja_seq_filter(const jstr *name)
 {
-    static const jfunc filters[] = {
-        {"first", f_first}, {"last", f_last}, {"list", f_list}, {"join", f_join}, {"map", f_map}, {"select", f_select},
-        {"reject", f_reject}, {"selectattr", f_selectattr}, {"rejectattr", f_rejectattr}, {"sort", f_sort}, {"unique", f_unique},
-        {"reverse", f_reverse}, {"sum", f_sum}, {"min", f_min}, {"max", f_max}, {"items", f_items}, {"dictsort", f_dictsort},
-        {"batch", f_batch}, {"slice", f_slice}, {"groupby", f_groupby}};
+    static const jfunc filters[] = {{"first", f_first},
+                                    {"last", f_last},
+                                    {"list", f_list},
+                                    {"join", f_join},
+                                    {"map", f_map},
+                                    {"select", f_select},
+                                    {"reject", f_reject},
+                                    {"selectattr", f_selectattr},
+                                    {"rejectattr", f_rejectattr},
+                                    {"sort", f_sort},
+                                    {"unique", f_unique},
+                                    {"reverse", f_reverse},
+                                    {"sum", f_sum},
+                                    {"min", f_min},
+                                    {"max", f_max},
+                                    {"items", f_items},
+                                    {"dictsort", f_dictsort},
+                                    {"batch", f_batch},
+                                    {"slice", f_slice},
+                                    {"groupby", f_groupby}};
     return jfunc_find(filters, ARRAY_LEN(filters), name);
 }

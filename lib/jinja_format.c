@@ -1,8 +1,8 @@
 /*
  * jinja_format.c - "%" formatting, str.format and strftime. See jinja_eval.h.
  *
- * Both formatters reduce a field to a `spec`, render the value's digits or text, and pad. strftime is written out here
- * so that it does not depend on the program's locale.
+ * Both formatters reduce a field to a `spec`, render the value's digits or text, and pad. strftime is written
+ * out here so that it does not depend on the program's locale.
  */
 #include "jinja_eval.h"
 
@@ -13,7 +13,11 @@
 #include <stdlib.h>
 #include <time.h>
 
-typedef struct { char fill, align, sign, type, group; bool alt; int64_t width, prec; } spec; /* width, prec: -1 = not given */
+typedef struct {
+    char fill, align, sign, type, group;
+    bool alt;
+    int64_t width, prec;
+} spec;                                                /* width, prec: -1 = not given */
 enum { MAX_DIGITS = 100, TOO_LONG = JJ_MAX_TEXT + 1 }; /* a width of TOO_LONG is refused by the builder */
 
 /* ---- rendering ------------------------------------------------------------------------------------ */
@@ -24,7 +28,8 @@ static bool padded(sb *out, const spec *p, const char *sign, const jstr *body, c
     char align = p->align ? p->align : def_align;
     int64_t left = align == '>' ? gap : align == '^' ? gap / 2 : 0;
     if (align == '=') return sb_puts(out, sign) && sb_fill(out, p->fill, (uint64_t)gap) && sb_str(out, body);
-    return sb_fill(out, p->fill, (uint64_t)left) && sb_puts(out, sign) && sb_str(out, body) && sb_fill(out, p->fill, (uint64_t)(gap - left));
+    return sb_fill(out, p->fill, (uint64_t)left) && sb_puts(out, sign) && sb_str(out, body) &&
+           sb_fill(out, p->fill, (uint64_t)(gap - left));
 }
 
 /* Separators between groups of three digits of the whole part. */
@@ -43,7 +48,12 @@ static bool put_number(sb *out, const spec *p, bool negative, const char *prefix
 {
     char sign[8];
     if (p->group) group_digits(text, room, p->group);
-    snprintf(sign, sizeof sign, "%s%s", negative ? "-" : p->sign == '+' ? "+" : p->sign == ' ' ? " " : "", prefix);
+    snprintf(sign, sizeof sign, "%s%s",
+             negative         ? "-"
+             : p->sign == '+' ? "+"
+             : p->sign == ' ' ? " "
+                              : "",
+             prefix);
     const jstr *body = str_lit(out->j, text);
     return body && padded(out, p, sign, body, '>');
 }
@@ -88,7 +98,9 @@ static bool put_float(sb *out, const spec *p, double f)
 static bool put_text(sb *out, const spec *p, const jstr *s, char def_align)
 {
     val cut = v_str(s);
-    if (p->prec >= 0 && p->prec < (int64_t)s->n_cp && !str_sub(out->j, s, 0, str_offset(s, (uint32_t)p->prec), &cut)) return false;
+    if (p->prec >= 0 && p->prec < (int64_t)s->n_cp &&
+        !str_sub(out->j, s, 0, str_offset(s, (uint32_t)p->prec), &cut))
+        return false;
     return padded(out, p, "", cut.u.s, def_align);
 }
 static bool repr_of(jj *j, val v, const jstr **out)
@@ -102,7 +114,13 @@ static bool repr_of(jj *j, val v, const jstr **out)
 
 /* ---- fmt % args ----------------------------------------------------------------------------------- */
 
-typedef struct { jj *j; const jstr *s; size_t at; val args; uint32_t used; } percent;
+typedef struct {
+    jj *j;
+    const jstr *s;
+    size_t at;
+    val args;
+    uint32_t used;
+} percent;
 
 /* The next argument; a value that is no tuple is the only one. */
 static bool next_arg(percent *p, val *out)
@@ -122,7 +140,8 @@ static bool percent_number(percent *p, int64_t *out)
         p->at++;
         return next_arg(p, &v) && arg_int(p->j, "format", v, 0, out);
     }
-    for (*out = 0; peek(p) >= '0' && peek(p) <= '9'; p->at++) *out = MIN(*out * 10 + (peek(p) - '0'), (int64_t)TOO_LONG);
+    for (*out = 0; peek(p) >= '0' && peek(p) <= '9'; p->at++)
+        *out = MIN(*out * 10 + (peek(p) - '0'), (int64_t)TOO_LONG);
     return true;
 }
 /* Flags, width, precision and type behind "%" or "%(name)". */
@@ -154,20 +173,34 @@ static bool percent_value(percent *p, spec *y, val v, sb *out)
     int64_t i;
     switch (y->type) {
     case 's': return v_to_str(p->j, v, &s) && put_text(out, y, s, '>');
-    case 'r': case 'a': return repr_of(p->j, v, &s) && put_text(out, y, s, '>');
+    case 'r':
+    case 'a': return repr_of(p->j, v, &s) && put_text(out, y, s, '>');
     case 'c':
         if (v.type == V_STR && v.u.s->n_cp == 1) return put_text(out, y, v.u.s, '>');
-        if (!v_as_int(v, &i) || i < 0 || i > 0x10ffff || (i >= 0xd800 && i < 0xe000)) return jj_fail(p->j, "%%c requires int or char");
+        if (!v_as_int(v, &i) || i < 0 || i > 0x10ffff || (i >= 0xd800 && i < 0xe000))
+            return jj_fail(p->j, "%%c requires int or char");
         return sb_cp(out, (uint32_t)i, false);
-    case 'd': case 'i': case 'u': case 'x': case 'X': case 'o':
+    case 'd':
+    case 'i':
+    case 'u':
+    case 'x':
+    case 'X':
+    case 'o':
         if (v.type == V_FLOAT && strchr("diu", y->type)) {
             if (!(fabs(v.u.f) < 0x1p63)) return jj_fail(p->j, "the number is too large to format");
             i = (int64_t)v.u.f;
         } else if (!v_as_int(v, &i)) {
-            return v.type == V_UNDEF ? v_undef_fail(p->j, v) : jj_fail(p->j, "%%%c format: a number is required, not %s", y->type, v_type_name(v));
+            return v.type == V_UNDEF
+                       ? v_undef_fail(p->j, v)
+                       : jj_fail(p->j, "%%%c format: a number is required, not %s", y->type, v_type_name(v));
         }
         return put_int(out, y, i);
-    case 'f': case 'F': case 'e': case 'E': case 'g': case 'G':
+    case 'f':
+    case 'F':
+    case 'e':
+    case 'E':
+    case 'g':
+    case 'G':
         if (v.type == V_UNDEF) return v_undef_fail(p->j, v);
         if (!v_is_num(v)) return jj_fail(p->j, "must be real number, not %s", v_type_name(v));
         return put_float(out, y, v_num(v));
@@ -205,9 +238,12 @@ bool format_percent(jj *j, const jstr *fmt, val args, val *out)
             p.at = end + 1;
             named = true;
         }
-        if (!jj_step(j, 1) || !percent_spec(&p, &y) || (!by_name && !next_arg(&p, &v)) || !percent_value(&p, &y, v, &b)) return false;
+        if (!jj_step(j, 1) || !percent_spec(&p, &y) || (!by_name && !next_arg(&p, &v)) ||
+            !percent_value(&p, &y, v, &b))
+            return false;
     }
-    bool any_number = args.type == V_DICT || args.type == V_LIST || args.type == V_RANGE || args.type == V_UNDEF;
+    bool any_number =
+        args.type == V_DICT || args.type == V_LIST || args.type == V_RANGE || args.type == V_UNDEF;
     uint32_t given = args.type == V_TUPLE ? args.u.l->n : any_number ? 0 : 1;
     if (!named && p.used < given) return jj_fail(j, "not all arguments converted during string formatting");
     return sb_done(&b, out);
@@ -215,7 +251,11 @@ bool format_percent(jj *j, const jstr *fmt, val args, val *out)
 
 /* ---- fmt.format(...) ------------------------------------------------------------------------------ */
 
-typedef struct { jj *j; const jargs *args; uint32_t next; } braces;
+typedef struct {
+    jj *j;
+    const jargs *args;
+    uint32_t next;
+} braces;
 
 static bool brace_spec(jj *j, const jstr *s, size_t at, size_t end, spec *y)
 {
@@ -227,11 +267,13 @@ static bool brace_spec(jj *j, const jstr *s, size_t at, size_t end, spec *y)
     if (at < end && t[at] == '#') y->alt = true, at++;
     if (at < end && t[at] == '0' && !y->align) y->fill = '0', y->align = '=', at++;
     if (at < end && t[at] >= '0' && t[at] <= '9')
-        for (y->width = 0; at < end && t[at] >= '0' && t[at] <= '9'; at++) y->width = MIN(y->width * 10 + t[at] - '0', (int64_t)TOO_LONG);
+        for (y->width = 0; at < end && t[at] >= '0' && t[at] <= '9'; at++)
+            y->width = MIN(y->width * 10 + t[at] - '0', (int64_t)TOO_LONG);
     if (at < end && (t[at] == ',' || t[at] == '_')) y->group = t[at++];
     if (at < end && t[at] == '.') {
         y->prec = 0;
-        for (at++; at < end && t[at] >= '0' && t[at] <= '9'; at++) y->prec = MIN(y->prec * 10 + t[at] - '0', (int64_t)TOO_LONG);
+        for (at++; at < end && t[at] >= '0' && t[at] <= '9'; at++)
+            y->prec = MIN(y->prec * 10 + t[at] - '0', (int64_t)TOO_LONG);
     }
     if (at < end) y->type = t[at++];
     return at == end ? true : jj_fail(j, "invalid format specifier");
@@ -248,9 +290,14 @@ static bool brace_value(jj *j, val v, const spec *y, sb *out)
     if (v.type == V_FLOAT && !y->type && y->prec >= 0) return put_float(out, y, v.u.f);
     if (v.type == V_FLOAT && !y->type) {
         spec plain = *y;
-        return v_to_str(j, v_float(fabs(v.u.f)), &s) && padded(out, &plain, signbit(v.u.f) ? "-" : y->sign == '+' ? "+" : "", s, '>');
+        return v_to_str(j, v_float(fabs(v.u.f)), &s) && padded(out, &plain,
+                                                               signbit(v.u.f)   ? "-"
+                                                               : y->sign == '+' ? "+"
+                                                                                : "",
+                                                               s, '>');
     }
-    if (y->type && y->type != 's') return jj_fail(j, "unknown format code '%c' for object of type '%s'", y->type, v_type_name(v));
+    if (y->type && y->type != 's')
+        return jj_fail(j, "unknown format code '%c' for object of type '%s'", y->type, v_type_name(v));
     return v_to_str(j, v, &s) && put_text(out, y, s, '<');
 }
 
@@ -265,18 +312,21 @@ static bool brace_field(braces *f, const jstr *s, size_t at, size_t end, val *ou
     bool digits = stop > at && text_parse_int(name.u.s, 10, &index);
     if (stop == at || digits) {
         if (stop == at) index = f->next++;
-        if (index < 0 || index >= (int64_t)f->args->n_pos) return jj_fail(f->j, "replacement index is out of range for positional args");
+        if (index < 0 || index >= (int64_t)f->args->n_pos)
+            return jj_fail(f->j, "replacement index is out of range for positional args");
         *out = f->args->pos[index];
     } else {
         uint32_t i = 0;
         while (i < f->args->n_kw && !str_eq(f->args->kw_name[i], name.u.s)) i++;
-        if (i == f->args->n_kw) return jj_fail(f->j, "format: no argument '%.*s'", (int)MIN(stop - at, 60u), s->s + at);
+        if (i == f->args->n_kw)
+            return jj_fail(f->j, "format: no argument '%.*s'", (int)MIN(stop - at, 60u), s->s + at);
         *out = f->args->kw[i];
     }
     while (stop < end) {
         bool item = s->s[stop] == '[';
         size_t from = stop + 1;
-        for (stop = from; stop < end && (item ? s->s[stop] != ']' : s->s[stop] != '.' && s->s[stop] != '[');) stop++;
+        for (stop = from; stop < end && (item ? s->s[stop] != ']' : s->s[stop] != '.' && s->s[stop] != '[');)
+            stop++;
         if (!str_sub(f->j, s, from, stop, &name)) return false;
         if (item && text_parse_int(name.u.s, 10, &index)) name = v_int(index);
         if (!(item ? jinja_item(f->j, *out, name, out) : jinja_attr(f->j, *out, name.u.s, out))) return false;
@@ -334,8 +384,10 @@ bool format_braces(jj *j, const jstr *fmt, const jargs *args, val *out)
 
 /* ---- strftime ------------------------------------------------------------------------------------- */
 
-static const char *const months[] = {"January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"};
-static const char *const days[] = {"Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"};
+static const char *const months[] = {"January", "February", "March",     "April",   "May",      "June",
+                                     "July",    "August",   "September", "October", "November", "December"};
+static const char *const days[] = {"Sunday",   "Monday", "Tuesday", "Wednesday",
+                                   "Thursday", "Friday", "Saturday"};
 
 /* One directive into text; false: it is unknown. dash: without leading zeros ("%-d"). */
 static bool time_field(char c, bool dash, const struct tm *t, char *text, size_t room)
@@ -349,7 +401,8 @@ static bool time_field(char c, bool dash, const struct tm *t, char *text, size_t
     case 'd': snprintf(text, room, "%0*d", w, t->tm_mday); break;
     case 'e': snprintf(text, room, "%*d", w, t->tm_mday); break;
     case 'B': snprintf(text, room, "%s", months[t->tm_mon]); break;
-    case 'b': case 'h': snprintf(text, room, "%.3s", months[t->tm_mon]); break;
+    case 'b':
+    case 'h': snprintf(text, room, "%.3s", months[t->tm_mon]); break;
     case 'A': snprintf(text, room, "%s", days[t->tm_wday]); break;
     case 'a': snprintf(text, room, "%.3s", days[t->tm_wday]); break;
     case 'H': snprintf(text, room, "%0*d", w, t->tm_hour); break;
@@ -364,11 +417,17 @@ static bool time_field(char c, bool dash, const struct tm *t, char *text, size_t
     case 'U': snprintf(text, room, "%0*d", w, (t->tm_yday + 7 - t->tm_wday) / 7); break;
     case 'W': snprintf(text, room, "%0*d", w, (t->tm_yday + 7 - (t->tm_wday + 6) % 7) / 7); break;
     case 'F': snprintf(text, room, "%d-%02d-%02d", t->tm_year + 1900, t->tm_mon + 1, t->tm_mday); break;
-    case 'D': case 'x': snprintf(text, room, "%02d/%02d/%02d", t->tm_mon + 1, t->tm_mday, t->tm_year % 100); break;
-    case 'T': case 'X': snprintf(text, room, "%02d:%02d:%02d", t->tm_hour, t->tm_min, t->tm_sec); break;
+    case 'D':
+    case 'x': snprintf(text, room, "%02d/%02d/%02d", t->tm_mon + 1, t->tm_mday, t->tm_year % 100); break;
+    case 'T':
+    case 'X': snprintf(text, room, "%02d:%02d:%02d", t->tm_hour, t->tm_min, t->tm_sec); break;
     case 'R': snprintf(text, room, "%02d:%02d", t->tm_hour, t->tm_min); break;
-    case 'c': snprintf(text, room, "%.3s %.3s %2d %02d:%02d:%02d %d", days[t->tm_wday], months[t->tm_mon], t->tm_mday, t->tm_hour, t->tm_min, t->tm_sec, t->tm_year + 1900); break;
-    case 'z': case 'Z': text[0] = 0; break; /* a time without a zone */
+    case 'c':
+        snprintf(text, room, "%.3s %.3s %2d %02d:%02d:%02d %d", days[t->tm_wday], months[t->tm_mon], t->tm_mday,
+                 t->tm_hour, t->tm_min, t->tm_sec, t->tm_year + 1900);
+        break;
+    case 'z':
+    case 'Z': text[0] = 0; break; /* a time without a zone */
     case 'n': snprintf(text, room, "\n"); break;
     case 't': snprintf(text, room, "\t"); break;
     case '%': snprintf(text, room, "%%"); break;

@@ -10,7 +10,14 @@
 
 #include "utf8.h"
 
-typedef struct { jj *j; const char *s; size_t n, at; uint32_t depth; bool taint; const char *const *untrusted; } reader;
+typedef struct {
+    jj *j;
+    const char *s;
+    size_t n, at;
+    uint32_t depth;
+    bool taint;
+    const char *const *untrusted;
+} reader;
 
 static bool bad(reader *r, const char *what)
 {
@@ -37,7 +44,9 @@ static bool hex4(reader *r, uint32_t *out)
     *out = 0;
     for (int i = 0; i < 4; i++) {
         char c = r->s[r->at];
-        uint32_t d = c >= '0' && c <= '9' ? (uint32_t)(c - '0') : (c | 32) >= 'a' && (c | 32) <= 'f' ? (uint32_t)((c | 32) - 'a' + 10) : 16;
+        uint32_t d = c >= '0' && c <= '9'                 ? (uint32_t)(c - '0')
+                     : (c | 32) >= 'a' && (c | 32) <= 'f' ? (uint32_t)((c | 32) - 'a' + 10)
+                                                          : 16;
         if (d > 15) return bad(r, "a \\u escape wants four hexadecimal digits");
         *out = *out * 16 + d;
         r->at++;
@@ -58,7 +67,8 @@ static bool parse_escape(reader *r, uint32_t *cp)
     if (*cp >= 0xdc00 && *cp < 0xe000) return bad(r, "a \\u escape is half a surrogate pair");
     if (*cp >= 0xd800 && *cp < 0xdc00) {
         uint32_t low;
-        if (r->n - r->at < 6 || r->s[r->at] != '\\' || r->s[r->at + 1] != 'u') return bad(r, "a \\u escape is half a surrogate pair");
+        if (r->n - r->at < 6 || r->s[r->at] != '\\' || r->s[r->at + 1] != 'u')
+            return bad(r, "a \\u escape is half a surrogate pair");
         r->at += 2;
         if (!hex4(r, &low)) return false;
         if (low < 0xdc00 || low >= 0xe000) return bad(r, "a \\u escape is half a surrogate pair");
@@ -101,10 +111,10 @@ static NOINLINE bool parse_number(reader *r, val *out)
     char text[64];
     size_t from = r->at, n = 0;
     bool real = false;
-#define DIGITS()                                                                        \
-    do {                                                                                \
+#define DIGITS() \
+    do { \
         if (r->at >= r->n || r->s[r->at] < '0' || r->s[r->at] > '9') return bad(r, "a number lacks digits"); \
-        while (r->at < r->n && r->s[r->at] >= '0' && r->s[r->at] <= '9') r->at++;       \
+        while (r->at < r->n && r->s[r->at] >= '0' && r->s[r->at] <= '9') r->at++; \
     } while (0)
     if (r->s[r->at] == '-') r->at++;
     if (r->at < r->n && r->s[r->at] == '0') r->at++;
@@ -208,9 +218,19 @@ static bool parse_value(reader *r, val *out)
     case 't': return parse_word(r, "true", v_bool(true), out);
     case 'f': return parse_word(r, "false", v_bool(false), out);
     case 'n': return parse_word(r, "null", v_none(), out);
-    case '[': case '{': break;
-    case '-': case '0': case '1': case '2': case '3': case '4': case '5': case '6': case '7': case '8': case '9':
-        return parse_number(r, out);
+    case '[':
+    case '{': break;
+    case '-':
+    case '0':
+    case '1':
+    case '2':
+    case '3':
+    case '4':
+    case '5':
+    case '6':
+    case '7':
+    case '8':
+    case '9': return parse_number(r, out);
     default: return bad(r, "expected a value");
     }
     if (r->depth == JJ_MAX_DATA_DEPTH) return bad(r, "nested too deeply");
@@ -254,9 +274,13 @@ static bool dump_key(sb *b, val k, const json_style *y)
 {
     sb text = {.j = b->j};
     val s = k;
-    if (k.type == V_UNDEF || k.type == V_TUPLE || k.type > V_TUPLE) return jj_fail(b->j, "tojson: keys can not be '%s'", v_type_name(k));
+    if (k.type == V_UNDEF || k.type == V_TUPLE || k.type > V_TUPLE)
+        return jj_fail(b->j, "tojson: keys can not be '%s'", v_type_name(k));
     if (k.type != V_STR) {
-        bool ok = k.type == V_BOOL ? sb_puts(&text, k.u.b ? "true" : "false") : k.type == V_NONE ? sb_puts(&text, "null") : k.type == V_FLOAT ? dump_float(&text, k.u.f) : sb_num(&text, k.u.i);
+        bool ok = k.type == V_BOOL    ? sb_puts(&text, k.u.b ? "true" : "false")
+                  : k.type == V_NONE  ? sb_puts(&text, "null")
+                  : k.type == V_FLOAT ? dump_float(&text, k.u.f)
+                                      : sb_num(&text, k.u.i);
         if (!ok || !sb_done(&text, &s)) return false;
     }
     return sb_json_text(b, s.u.s, y->ascii);
@@ -287,7 +311,8 @@ static bool dump_list(sb *b, const jlist *l, const json_style *y, uint32_t level
     if (l->n == 0) return sb_puts(b, "[]");
     if (!sb_puts(b, "[")) return false;
     for (uint32_t i = 0; i < l->n; i++)
-        if ((i && !sb_str(b, y->item)) || !newline(b, y, level + 1) || !dump(b, l->v[i], y, level + 1)) return false;
+        if ((i && !sb_str(b, y->item)) || !newline(b, y, level + 1) || !dump(b, l->v[i], y, level + 1))
+            return false;
     return newline(b, y, level) && sb_puts(b, "]");
 }
 static bool dump_dict(sb *b, const jdict *d, const json_style *y, uint32_t level)
@@ -312,7 +337,9 @@ static bool dump(sb *b, val v, const json_style *y, uint32_t level)
     case V_INT: return sb_num(b, v.u.i);
     case V_FLOAT: return dump_float(b, v.u.f);
     case V_STR: return sb_json_text(b, v.u.s, y->ascii);
-    case V_LIST: case V_TUPLE: case V_DICT: break;
+    case V_LIST:
+    case V_TUPLE:
+    case V_DICT: break;
     default: return jj_fail(b->j, "tojson: object of type %s is not JSON serializable", v_type_name(v));
     }
     if (!jj_step(b->j, 1) || !jj_enter(b->j)) return false;

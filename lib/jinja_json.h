@@ -4,8 +4,8 @@
 #include "jinja_value.h"
 
 /* Parses strict JSON (RFC 8259; no duplicate keys, no lone surrogates, depth <= JJ_MAX_DATA_DEPTH) into values.
- * `tainted(path_key)` is decided by the caller: strings under top-level keys named in untrusted_keys (NULL-terminated)
- * are marked. Errors are TESS_E_ARG with the byte offset. */
+ * Strings below the top-level keys that untrusted_keys (NULL-terminated) names are marked as untrusted. Errors are
+ * TESS_E_ARG with the byte offset. */
 tess_status jinja_json_parse(jj *j, const char *s, size_t n, const char *const *untrusted_keys, val *out);
 
 /* json.dumps. indent: NULL = one line. item, colon: the separators. */

@@ -1,9 +1,10 @@
 /*
  * jinja_lex.c - tokens of a template. See jinja_lex.h.
  *
- * First all line ends become \n and one at the very end is dropped. Then text and tags alternate. What a tag does to the
- * whitespace around it:
- *   before: "{%-" "{{-" "{#-" strip all; else a block or comment (not "{%+") alone on its line strips its indentation
+ * First all line ends become \n and one at the very end is dropped. Then text and tags alternate. What a tag
+ * does to the whitespace around it:
+ *   before: "{%-" "{{-" "{#-" strip all; else a block or comment (not "{%+") alone on its line strips its
+ *           indentation
  *   after:  "-%}" strips all; "%}" and "#}" one newline unless written "+%}"; "}}" nothing
  */
 #include "jinja_lex.h"
@@ -102,9 +103,13 @@ static bool tag_end(const lexer *x, size_t pos, const char *close, size_t *after
     return true;
 }
 
-static char sign_at(const lexer *x, size_t pos) { return pos < x->n && (x->s[pos] == '-' || x->s[pos] == '+') ? x->s[pos] : 0; }
+static char sign_at(const lexer *x, size_t pos)
+{
+    return pos < x->n && (x->s[pos] == '-' || x->s[pos] == '+') ? x->s[pos] : 0;
+}
 
-/* A "{% word %}" at pos: *after is the place behind "%}" or "-%}" and its spaces; trim_newline: also behind a newline. */
+/* A "{% word %}" at pos: *after is the place behind its end as tag_end gives it (is_end), or behind "%}" or
+ * "-%}" and its spaces. */
 static bool word_tag(const lexer *x, size_t pos, const char *word, bool is_end, size_t *after)
 {
     if (!at(x, pos, "{%")) return false;
@@ -128,7 +133,8 @@ static bool lex_raw(lexer *x, size_t after)
         advance(x, end);
         return true;
     }
-    return x->at == x->n || lex_fail(x, "missing end of raw directive"); /* at the very end jinja2 lets it pass */
+    /* at the very end jinja2 lets it pass */
+    return x->at == x->n || lex_fail(x, "missing end of raw directive");
 }
 static bool lex_comment(lexer *x, size_t from)
 {
@@ -191,7 +197,10 @@ static bool lex_number(lexer *x)
     if (base != 10) {
         for (p = from + 2; p < x->n; p++) {
             char c = (char)(x->s[p] | 32);
-            int d = x->s[p] == '_' ? 0 : c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : 99;
+            int d = x->s[p] == '_'         ? 0
+                    : c >= '0' && c <= '9' ? c - '0'
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                           : 99;
             if (d >= base) break;
         }
         if (p == from + 2) return lex_fail(x, "a number lacks digits");
@@ -199,7 +208,8 @@ static bool lex_number(lexer *x)
         return number_value(x, from + 2, p, false, base);
     }
     if (x->s[from] == '0') /* "0_0" is a number, "01" is two */
-        for (p = from + 1; p < x->n && (x->s[p] == '0' || (x->s[p] == '_' && p + 1 < x->n && x->s[p + 1] == '0')); p++) {}
+        for (p = from + 1;
+             p < x->n && (x->s[p] == '0' || (x->s[p] == '_' && p + 1 < x->n && x->s[p + 1] == '0')); p++) {}
     x->at = p;
     return number_value(x, from, p, false, 10);
 }
@@ -209,7 +219,8 @@ static bool name_char(uint32_t cp, bool first)
     if (cp < 128) return cp == '_' || (cp | 32u) - 'a' < 26 || (!first && cp - '0' < 10);
     utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
     bool letter = (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO) || c == UTF8PROC_CATEGORY_NL;
-    return letter || (!first && (c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_MC || c == UTF8PROC_CATEGORY_ND));
+    return letter ||
+           (!first && (c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_MC || c == UTF8PROC_CATEGORY_ND));
 }
 static size_t name_end(const lexer *x, size_t p)
 {
@@ -220,12 +231,15 @@ static size_t name_end(const lexer *x, size_t p)
 }
 
 /* A numeric escape of up to max digits; *p is at the first. */
-static bool numeric_escape(const lexer *x, size_t *p, size_t end, uint32_t base, uint32_t min, uint32_t max, uint32_t *cp)
+static bool numeric_escape(const lexer *x, size_t *p, size_t end, uint32_t base, uint32_t min, uint32_t max,
+                           uint32_t *cp)
 {
     uint32_t n = 0;
     for (*cp = 0; n < max && *p < end; n++, ++*p) {
         char c = x->s[*p], l = (char)(c | 32);
-        uint32_t d = c >= '0' && c <= '9' ? (uint32_t)(c - '0') : l >= 'a' && l <= 'f' ? (uint32_t)(l - 'a' + 10) : 99;
+        uint32_t d = c >= '0' && c <= '9'   ? (uint32_t)(c - '0')
+                     : l >= 'a' && l <= 'f' ? (uint32_t)(l - 'a' + 10)
+                                            : 99;
         if (d >= base) break;
         *cp = *cp * base + d;
     }
@@ -245,7 +259,8 @@ static bool unescape(lexer *x, size_t *p, size_t end, sb *b)
     uint32_t n = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     if (n) {
         ++*p;
-        if (!numeric_escape(x, p, end, 16, n, n, &cp)) return lex_fail(x, "a string has a bad \\x, \\u or \\U escape");
+        if (!numeric_escape(x, p, end, 16, n, n, &cp))
+            return lex_fail(x, "a string has a bad \\x, \\u or \\U escape");
         return sb_cp(b, cp, false);
     }
     if (c == 'N') return lex_fail(x, "\\N escapes are not supported in strings");
@@ -295,11 +310,15 @@ static bool track_brackets(lexer *x, tok_type op)
 
 static bool lex_operator(lexer *x)
 {
-    static const struct { const char *text; tok_type type; } ops[] = {
-        {"//", T_FLOORDIV}, {"**", T_POW}, {"==", T_EQ}, {"!=", T_NE}, {">=", T_GE}, {"<=", T_LE}, {"+", T_PLUS}, {"-", T_MINUS},
-        {"/", T_DIV}, {"*", T_MUL}, {"%", T_MOD}, {"~", T_TILDE}, {"[", T_LBRACKET}, {"]", T_RBRACKET}, {"(", T_LPAREN},
-        {")", T_RPAREN}, {"{", T_LBRACE}, {"}", T_RBRACE}, {">", T_GT}, {"<", T_LT}, {"=", T_ASSIGN}, {".", T_DOT},
-        {":", T_COLON}, {"|", T_PIPE}, {",", T_COMMA}, {";", T_SEMICOLON}};
+    static const struct {
+        const char *text;
+        tok_type type;
+    } ops[] = {{"//", T_FLOORDIV}, {"**", T_POW},   {"==", T_EQ},      {"!=", T_NE},      {">=", T_GE},
+               {"<=", T_LE},       {"+", T_PLUS},   {"-", T_MINUS},    {"/", T_DIV},      {"*", T_MUL},
+               {"%", T_MOD},       {"~", T_TILDE},  {"[", T_LBRACKET}, {"]", T_RBRACKET}, {"(", T_LPAREN},
+               {")", T_RPAREN},    {"{", T_LBRACE}, {"}", T_RBRACE},   {">", T_GT},       {"<", T_LT},
+               {"=", T_ASSIGN},    {".", T_DOT},    {":", T_COLON},    {"|", T_PIPE},     {",", T_COMMA},
+               {";", T_SEMICOLON}};
     for (size_t i = 0; i < ARRAY_LEN(ops); i++)
         if (at(x, x->at, ops[i].text)) {
             if (!track_brackets(x, ops[i].type) || !emit(x, ops[i].type, v_none())) return false;

@@ -75,9 +75,12 @@ METHOD(m_replace)
 {
     val v[3];
     int64_t count;
-    if (!jj_bind(j, "replace", a, "old new count", 2, v) || !need_str(j, "replace", v[0]) || !need_str(j, "replace", v[1])) return false;
+    if (!jj_bind(j, "replace", a, "old new count", 2, v) || !need_str(j, "replace", v[0]) ||
+        !need_str(j, "replace", v[1]))
+        return false;
     if (!arg_int(j, "replace", v[2], -1, &count)) return false;
-    if (self.u.s->safe && (!jinja_escape(j, v[0].u.s, &v[0]) || !jinja_escape(j, v[1].u.s, &v[1]))) return false;
+    if (self.u.s->safe && (!jinja_escape(j, v[0].u.s, &v[0]) || !jinja_escape(j, v[1].u.s, &v[1])))
+        return false;
     return text_replace(j, self.u.s, v[0].u.s, v[1].u.s, count, out) && keep_safe(j, self, out);
 }
 static bool partition(jj *j, val self, const jargs *a, bool right, val *out)
@@ -115,8 +118,10 @@ METHOD(m_removesuffix)
 
 /* ---- search --------------------------------------------------------------------------------------- */
 
-/* Byte range of the character range [start, stop) as Python's arguments give it; false: it is empty because start is behind the end. */
-static bool window(jj *j, const char *fn, const jstr *s, val start, val stop, size_t *from, size_t *to, bool *valid)
+/* Byte range of the character range [start, stop) as Python's arguments give it; false: it is empty because
+ * start is behind the end. */
+static bool window(jj *j, const char *fn, const jstr *s, val start, val stop, size_t *from, size_t *to,
+                   bool *valid)
 {
     int64_t n = s->n_cp, a, b;
     if (!arg_int(j, fn, start, 0, &a) || !arg_int(j, fn, stop, n, &b)) return false;
@@ -133,13 +138,17 @@ static bool affix(jj *j, val self, const jargs *a, bool at_end, val *out)
     val v[3];
     size_t from, to;
     bool valid;
-    if (!jj_bind(j, fn, a, "prefix start end", 1, v) || !window(j, fn, self.u.s, v[1], v[2], &from, &to, &valid)) return false;
+    if (!jj_bind(j, fn, a, "prefix start end", 1, v) ||
+        !window(j, fn, self.u.s, v[1], v[2], &from, &to, &valid))
+        return false;
     jlist one = {v, 1}, options = v[0].type == V_TUPLE ? *v[0].u.l : one;
     *out = v_bool(false);
     for (uint32_t i = 0; i < options.n; i++) {
         if (!need_str(j, fn, options.v[i])) return false;
         const jstr *p = options.v[i].u.s;
-        if (valid && p->len <= to - from && memcmp(self.u.s->s + (at_end ? to - p->len : from), p->s, p->len) == 0) *out = v_bool(true);
+        if (valid && p->len <= to - from &&
+            memcmp(self.u.s->s + (at_end ? to - p->len : from), p->s, p->len) == 0)
+            *out = v_bool(true);
     }
     return true;
 }
@@ -172,7 +181,8 @@ METHOD(m_count)
     bool valid;
     int64_t n = 0;
     if (!jj_bind(j, "count", a, "sub start end", 1, v) || !need_str(j, "count", v[0])) return false;
-    if (!window(j, "count", self.u.s, v[1], v[2], &from, &to, &valid) || !jj_step(j, (to - from) / 64)) return false;
+    if (!window(j, "count", self.u.s, v[1], v[2], &from, &to, &valid) || !jj_step(j, (to - from) / 64))
+        return false;
     const jstr part = {.s = self.u.s->s, .len = (uint32_t)to};
     size_t step = v[0].u.s->len, at;
     if (!step) n = valid ? (int64_t)(str_count(self.u.s, to) - str_count(self.u.s, from)) + 1 : 0;
@@ -212,8 +222,8 @@ METHOD(m_zfill)
     const jstr *s = self.u.s;
     if (!jj_bind(j, "zfill", a, "width", 1, &v) || !arg_int(j, "zfill", v, 0, &width)) return false;
     size_t sign = s->len && (s->s[0] == '+' || s->s[0] == '-');
-    return sb_sub(&b, s, 0, sign) && sb_fill(&b, '0', (uint64_t)MAX(width - (int64_t)s->n_cp, 0)) && sb_sub(&b, s, sign, s->len) &&
-           sb_done(&b, out) && keep_safe(j, self, out);
+    return sb_sub(&b, s, 0, sign) && sb_fill(&b, '0', (uint64_t)MAX(width - (int64_t)s->n_cp, 0)) &&
+           sb_sub(&b, s, sign, s->len) && sb_done(&b, out) && keep_safe(j, self, out);
 }
 METHOD(m_expandtabs)
 {
@@ -239,10 +249,19 @@ METHOD(m_format) { return format_braces(j, self.u.s, a, out) && keep_safe(j, sel
 /* ---- questions ------------------------------------------------------------------------------------ */
 
 static utf8proc_category_t category(uint32_t cp) { return utf8proc_category((utf8proc_int32_t)cp); }
-static bool cp_alpha(uint32_t cp) { return category(cp) >= UTF8PROC_CATEGORY_LU && category(cp) <= UTF8PROC_CATEGORY_LO; }
-static bool cp_digit(uint32_t cp) { return category(cp) == UTF8PROC_CATEGORY_ND || cp == 0xb2 || cp == 0xb3 || cp == 0xb9; }
+static bool cp_alpha(uint32_t cp)
+{
+    return category(cp) >= UTF8PROC_CATEGORY_LU && category(cp) <= UTF8PROC_CATEGORY_LO;
+}
+static bool cp_digit(uint32_t cp)
+{
+    return category(cp) == UTF8PROC_CATEGORY_ND || cp == 0xb2 || cp == 0xb3 || cp == 0xb9;
+}
 static bool cp_decimal(uint32_t cp) { return category(cp) == UTF8PROC_CATEGORY_ND; }
-static bool cp_numeric(uint32_t cp) { return cp_decimal(cp) || category(cp) == UTF8PROC_CATEGORY_NL || category(cp) == UTF8PROC_CATEGORY_NO; }
+static bool cp_numeric(uint32_t cp)
+{
+    return cp_decimal(cp) || category(cp) == UTF8PROC_CATEGORY_NL || category(cp) == UTF8PROC_CATEGORY_NO;
+}
 static bool cp_alnum(uint32_t cp) { return cp_alpha(cp) || cp_numeric(cp); }
 static bool cp_ascii(uint32_t cp) { return cp < 128; }
 static bool cp_ident(uint32_t cp) { return cp == '_' || cp_alnum(cp) || category(cp) == UTF8PROC_CATEGORY_MN; }
@@ -294,15 +313,47 @@ METHOD(m_istitle) { return *out = v_bool(case_is(self.u.s, 't')), jj_bind(j, "is
 
 const jfunc *jinja_str_method(const jstr *name)
 {
-    static const jfunc methods[] = {
-        {"strip", m_strip}, {"split", m_split}, {"startswith", m_startswith}, {"endswith", m_endswith}, {"replace", m_replace},
-        {"lstrip", m_lstrip}, {"rstrip", m_rstrip}, {"upper", m_upper}, {"lower", m_lower}, {"title", m_title},
-        {"capitalize", m_capitalize}, {"swapcase", m_swapcase}, {"casefold", m_lower}, {"rsplit", m_rsplit},
-        {"splitlines", m_splitlines}, {"join", m_join}, {"partition", m_partition}, {"rpartition", m_rpartition},
-        {"removeprefix", m_removeprefix}, {"removesuffix", m_removesuffix}, {"find", m_find}, {"rfind", m_rfind}, {"index", m_index},
-        {"rindex", m_rindex}, {"count", m_count}, {"ljust", m_ljust}, {"rjust", m_rjust}, {"center", m_center}, {"zfill", m_zfill},
-        {"expandtabs", m_expandtabs}, {"format", m_format}, {"isalpha", m_isalpha}, {"isdigit", m_isdigit},
-        {"isdecimal", m_isdecimal}, {"isnumeric", m_isnumeric}, {"isalnum", m_isalnum}, {"isspace", m_isspace},
-        {"isascii", m_isascii}, {"isidentifier", m_isidentifier}, {"islower", m_islower}, {"isupper", m_isupper}, {"istitle", m_istitle}};
+    static const jfunc methods[] = {{"strip", m_strip},
+                                    {"split", m_split},
+                                    {"startswith", m_startswith},
+                                    {"endswith", m_endswith},
+                                    {"replace", m_replace},
+                                    {"lstrip", m_lstrip},
+                                    {"rstrip", m_rstrip},
+                                    {"upper", m_upper},
+                                    {"lower", m_lower},
+                                    {"title", m_title},
+                                    {"capitalize", m_capitalize},
+                                    {"swapcase", m_swapcase},
+                                    {"casefold", m_lower},
+                                    {"rsplit", m_rsplit},
+                                    {"splitlines", m_splitlines},
+                                    {"join", m_join},
+                                    {"partition", m_partition},
+                                    {"rpartition", m_rpartition},
+                                    {"removeprefix", m_removeprefix},
+                                    {"removesuffix", m_removesuffix},
+                                    {"find", m_find},
+                                    {"rfind", m_rfind},
+                                    {"index", m_index},
+                                    {"rindex", m_rindex},
+                                    {"count", m_count},
+                                    {"ljust", m_ljust},
+                                    {"rjust", m_rjust},
+                                    {"center", m_center},
+                                    {"zfill", m_zfill},
+                                    {"expandtabs", m_expandtabs},
+                                    {"format", m_format},
+                                    {"isalpha", m_isalpha},
+                                    {"isdigit", m_isdigit},
+                                    {"isdecimal", m_isdecimal},
+                                    {"isnumeric", m_isnumeric},
+                                    {"isalnum", m_isalnum},
+                                    {"isspace", m_isspace},
+                                    {"isascii", m_isascii},
+                                    {"isidentifier", m_isidentifier},
+                                    {"islower", m_islower},
+                                    {"isupper", m_isupper},
+                                    {"istitle", m_istitle}};
     return jfunc_find(methods, ARRAY_LEN(methods), name);
 }

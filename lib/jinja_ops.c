@@ -1,4 +1,5 @@
-/* jinja_ops.c - operators with Python's meaning; integers have 64 bits and overflow is an error. See jinja_eval.h. */
+/* jinja_ops.c - operators with Python's meaning; integers have 64 bits and overflow is an error. See
+ * jinja_eval.h. */
 #include "jinja_eval.h"
 
 #include <math.h>
@@ -110,7 +111,8 @@ static bool repeat(jj *j, val a, int64_t n, val *out)
         return sb_done(&t, out);
     }
     uint64_t total;
-    if (!u64_mul(a.u.l->n, (uint64_t)n, &total) || total > UINT32_MAX) return jj_fail(j, "a list would be too long");
+    if (!u64_mul(a.u.l->n, (uint64_t)n, &total) || total > UINT32_MAX)
+        return jj_fail(j, "a list would be too long");
     val *v = jj_alloc(j, total, sizeof *v);
     if (!v || !jj_step(j, total)) return false;
     for (uint64_t i = 0; i < total; i++) v[i] = a.u.l->v[i % a.u.l->n];
@@ -131,7 +133,8 @@ bool jinja_binary(jj *j, uint8_t op, val a, val b, val *out)
     if (op == T_PLUS && a.type == b.type && is_seq(a)) return join_lists(j, a, b, out);
     if (op == T_MUL && is_seq(a) && v_as_int(b, &y)) return repeat(j, a, y, out);
     if (op == T_MUL && is_seq(b) && v_as_int(a, &x)) return repeat(j, b, x, out);
-    if (op == T_PLUS && a.type == V_STR) return jj_fail(j, "can only concatenate str (not \"%s\") to str", v_type_name(b));
+    if (op == T_PLUS && a.type == V_STR)
+        return jj_fail(j, "can only concatenate str (not \"%s\") to str", v_type_name(b));
     return jj_fail(j, "unsupported operand types: '%s' and '%s'", v_type_name(a), v_type_name(b));
 }
 
@@ -164,11 +167,14 @@ bool jinja_contains(jj *j, val item, val in, bool *out)
     switch (in.type) {
     case V_UNDEF: return true;
     case V_STR:
-        if (item.type != V_STR) return jj_fail(j, "'in <string>' requires string as left operand, not %s", v_type_name(item));
+        if (item.type != V_STR)
+            return jj_fail(j, "'in <string>' requires string as left operand, not %s", v_type_name(item));
         *out = str_find(in.u.s, item.u.s, 0) != SIZE_MAX;
         return jj_step(j, in.u.s->len / 64);
-    case V_LIST: case V_TUPLE: return in_list(j, item, in.u.l->v, in.u.l->n, out);
-    case V_NS: case V_DICT:
+    case V_LIST:
+    case V_TUPLE: return in_list(j, item, in.u.l->v, in.u.l->n, out);
+    case V_NS:
+    case V_DICT:
         if (in.type == V_NS) return jj_fail(j, "argument of type 'Namespace' is not iterable");
         if (!dict_find(j, in.u.d, item, &found)) return false;
         *out = found != NULL;
@@ -177,7 +183,8 @@ bool jinja_contains(jj *j, val item, val in, bool *out)
         while (!*out && in.u.it->pos < in.u.it->items.n)
             if (!v_eq(j, item, in.u.it->items.v[in.u.it->pos++], out)) return false;
         return true;
-    case V_VIEW: case V_RANGE: return v_items(j, in, &items) && in_list(j, item, items.v, items.n, out);
+    case V_VIEW:
+    case V_RANGE: return v_items(j, in, &items) && in_list(j, item, items.v, items.n, out);
     default: return jj_fail(j, "argument of type '%s' is not iterable", v_type_name(in));
     }
 }
@@ -207,7 +214,8 @@ static bool slice_bound(jj *j, val v, int64_t def, int64_t lo, int64_t hi, int64
     *out = def;
     if (v.type == V_NONE) return true;
     if (v.type == V_UNDEF) return v_undef_fail(j, v);
-    if (!v_as_int(v, out)) return jj_fail(j, "slice indices must be integers or None, not '%s'", v_type_name(v));
+    if (!v_as_int(v, out))
+        return jj_fail(j, "slice indices must be integers or None, not '%s'", v_type_name(v));
     if (*out < 0) *out = *out < -n ? lo : *out + n;
     *out = MIN(MAX(*out, lo), hi);
     return true;
@@ -217,18 +225,21 @@ static bool slice_range(jj *j, const val b[3], int64_t n, jrange *r)
 {
     r->step = 1;
     if (b[2].type == V_UNDEF) return v_undef_fail(j, b[2]);
-    if (b[2].type != V_NONE && !v_as_int(b[2], &r->step)) return jj_fail(j, "slice indices must be integers or None");
+    if (b[2].type != V_NONE && !v_as_int(b[2], &r->step))
+        return jj_fail(j, "slice indices must be integers or None");
     if (r->step == 0) return jj_fail(j, "slice step cannot be zero");
     r->step = MIN(MAX(r->step, -INT64_MAX / 2), INT64_MAX / 2);
     bool down = r->step < 0;
     int64_t lo = down ? -1 : 0, hi = down ? n - 1 : n;
-    return slice_bound(j, b[0], down ? hi : lo, lo, hi, n, &r->start) && slice_bound(j, b[1], down ? lo : hi, lo, hi, n, &r->stop);
+    return slice_bound(j, b[0], down ? hi : lo, lo, hi, n, &r->start) &&
+           slice_bound(j, b[1], down ? lo : hi, lo, hi, n, &r->stop);
 }
 static bool slice_str(jj *j, const jstr *s, const jrange *r, val *out)
 {
     int64_t n = range_len(r);
     if (n == 0) return str_sub(j, s, 0, 0, out);
-    if (r->step == 1) return str_sub(j, s, str_offset(s, (uint32_t)r->start), str_offset(s, (uint32_t)r->stop), out);
+    if (r->step == 1)
+        return str_sub(j, s, str_offset(s, (uint32_t)r->start), str_offset(s, (uint32_t)r->stop), out);
     jlist chars;
     sb b = {.j = j};
     if (!v_items(j, v_str(s), &chars)) return false;
@@ -249,7 +260,8 @@ bool jinja_slice(jj *j, val a, const val bounds[3], val *out)
     if (a.type == V_RANGE) {
         jrange *q = jj_alloc(j, 1, sizeof *q);
         if (!q) return false;
-        *q = (jrange){a.u.r->start + r.start * a.u.r->step, a.u.r->start + r.stop * a.u.r->step, a.u.r->step * r.step};
+        *q = (jrange){a.u.r->start + r.start * a.u.r->step, a.u.r->start + r.stop * a.u.r->step,
+                      a.u.r->step * r.step};
         *out = (val){.type = V_RANGE, .u.r = q};
         return true;
     }

@@ -1,9 +1,9 @@
 /*
- * jinja_parse.c - expressions: recursive descent over the tokens; the grammar and its precedences are those of jinja2. See
- * jinja_parse.h; statements are in jinja_statement.c.
+ * jinja_parse.c - expressions: recursive descent over the tokens; the grammar and its precedences are those of
+ * jinja2. See jinja_parse.h; statements are in jinja_statement.c.
  *
- * Binary operators are parsed by precedence climbing, so that a bracket costs few stack frames; every cycle of the
- * recursion passes parse_enter(), which bounds the depth.
+ * Binary operators are parsed by precedence climbing, so that a bracket costs few stack frames; every cycle of
+ * the recursion passes parse_enter(), which bounds the depth.
  */
 #include "jinja_parse_priv.h"
 
@@ -34,7 +34,8 @@ node *parse_fail(parser *p, const char *what)
 {
     p->j->line = p->t->line;
     if (p->t->type == T_EOF) jj_fail(p->j, "%s, but the template ends", what);
-    else if (p->t->type == T_NAME) jj_fail(p->j, "%s, got '%.*s'", what, (int)MIN(p->t->v.u.s->len, 60u), p->t->v.u.s->s);
+    else if (p->t->type == T_NAME)
+        jj_fail(p->j, "%s, got '%.*s'", what, (int)MIN(p->t->v.u.s->len, 60u), p->t->v.u.s->s);
     else jj_fail(p->j, "%s", what);
     return NULL;
 }
@@ -78,7 +79,8 @@ static jsym *expect_dotted(parser *p)
         val v;
         next_tok(p);
         jsym *more = expect_name(p);
-        if (!more || !sb_str(&b, s->name) || !sb_puts(&b, ".") || !sb_str(&b, more->name) || !sb_done(&b, &v)) return NULL;
+        if (!more || !sb_str(&b, s->name) || !sb_puts(&b, ".") || !sb_str(&b, more->name) || !sb_done(&b, &v))
+            return NULL;
         s = jsym_get(p->syms, v.u.s);
     }
     return s;
@@ -88,7 +90,8 @@ static jsym *expect_dotted(parser *p)
 
 static bool tuple_end(const parser *p, const char *end_name)
 {
-    return at_tok(p, T_VAR_END) || at_tok(p, T_BLOCK_END) || at_tok(p, T_RPAREN) || (end_name && at_name(p, end_name));
+    return at_tok(p, T_VAR_END) || at_tok(p, T_BLOCK_END) || at_tok(p, T_RPAREN) ||
+           (end_name && at_name(p, end_name));
 }
 NOINLINE node *parse_tuple(parser *p, bool cond, bool in_brackets, const char *end_name)
 {
@@ -132,7 +135,9 @@ static NOINLINE node *parse_dict(parser *p)
         if (l.n && !expect_tok(p, T_COMMA, "expected ',' or '}'")) return NULL;
         if (skip_tok(p, T_RBRACE)) break;
         node *k = parse_expr(p), *v;
-        if (!k || !expect_tok(p, T_COLON, "expected ':'") || !(v = parse_expr(p)) || !parse_add(p, &l, k) || !parse_add(p, &l, v)) return NULL;
+        if (!k || !expect_tok(p, T_COLON, "expected ':'") || !(v = parse_expr(p)) || !parse_add(p, &l, k) ||
+            !parse_add(p, &l, v))
+            return NULL;
     }
     if (n) n->list = l.v, n->n = l.n;
     return n;
@@ -176,7 +181,8 @@ static node *parse_primary(parser *p)
     switch (p->t->type) {
     case T_NAME: return parse_name(p);
     case T_STRING: return parse_strings(p);
-    case T_INT: case T_FLOAT: return parse_constant(p, p->t->v);
+    case T_INT:
+    case T_FLOAT: return parse_constant(p, p->t->v);
     case T_LBRACKET: return parse_list(p);
     case T_LBRACE: return parse_dict(p);
     case T_LPAREN:
@@ -281,7 +287,12 @@ node *parse_filters(parser *p, node *a)
 static bool starts_test_arg(const parser *p)
 {
     switch (p->t->type) {
-    case T_STRING: case T_INT: case T_FLOAT: case T_LPAREN: case T_LBRACKET: case T_LBRACE: return true;
+    case T_STRING:
+    case T_INT:
+    case T_FLOAT:
+    case T_LPAREN:
+    case T_LBRACKET:
+    case T_LBRACE: return true;
     case T_NAME: return !at_name(p, "else") && !at_name(p, "or") && !at_name(p, "and");
     default: return false;
     }
@@ -330,15 +341,25 @@ static node *parse_unary(parser *p, bool with_filter)
 static int precedence(const parser *p)
 {
     switch (p->t->type) {
-    case T_EQ: case T_NE: case T_LT: case T_LE: case T_GT: case T_GE: return P_COMPARE;
-    case T_PLUS: case T_MINUS: return P_SUM;
+    case T_EQ:
+    case T_NE:
+    case T_LT:
+    case T_LE:
+    case T_GT:
+    case T_GE: return P_COMPARE;
+    case T_PLUS:
+    case T_MINUS: return P_SUM;
     case T_TILDE: return P_CONCAT;
-    case T_MUL: case T_DIV: case T_FLOORDIV: case T_MOD: return P_PRODUCT;
+    case T_MUL:
+    case T_DIV:
+    case T_FLOORDIV:
+    case T_MOD: return P_PRODUCT;
     case T_POW: return P_POWER;
     case T_NAME:
         if (at_name(p, "or")) return P_OR;
         if (at_name(p, "and")) return P_AND;
-        if (at_name(p, "in") || (at_name(p, "not") && p->t[1].type == T_NAME && str_is(p->t[1].v.u.s, "in"))) return P_COMPARE;
+        if (at_name(p, "in") || (at_name(p, "not") && p->t[1].type == T_NAME && str_is(p->t[1].v.u.s, "in")))
+            return P_COMPARE;
         return -1;
     default: return -1;
     }
@@ -383,7 +404,8 @@ static node *parse_binary(parser *p, int min)
     node *a;
     int prec;
     if (!parse_enter(p)) return NULL;
-    if (min <= P_COMPARE && skip_name(p, "not")) a = (a = parse_binary(p, P_COMPARE)) ? parse_make(p, N_NOT, a, NULL) : NULL;
+    if (min <= P_COMPARE && skip_name(p, "not"))
+        a = (a = parse_binary(p, P_COMPARE)) ? parse_make(p, N_NOT, a, NULL) : NULL;
     else a = parse_unary(p, true);
     while (a && (prec = precedence(p)) >= min) {
         if (prec == P_COMPARE) a = parse_compare(p, a);

@@ -20,11 +20,20 @@ node *parse_make(parser *p, nkind kind, node *a, node *b);
 bool parse_add(parser *p, nodes *l, node *n);
 
 static inline bool at_tok(const parser *p, tok_type t) { return p->t->type == t; }
-static inline bool at_name(const parser *p, const char *name) { return p->t->type == T_NAME && str_is(p->t->v.u.s, name); }
+static inline bool at_name(const parser *p, const char *name)
+{
+    return p->t->type == T_NAME && str_is(p->t->v.u.s, name);
+}
 static inline void next_tok(parser *p) { p->t += p->t->type != T_EOF; }
 static inline bool skip_tok(parser *p, tok_type t) { return at_tok(p, t) ? next_tok(p), true : false; }
-static inline bool skip_name(parser *p, const char *name) { return at_name(p, name) ? next_tok(p), true : false; }
-static inline bool expect_tok(parser *p, tok_type t, const char *what) { return skip_tok(p, t) ? true : (parse_fail(p, what), false); }
+static inline bool skip_name(parser *p, const char *name)
+{
+    return at_name(p, name) ? next_tok(p), true : false;
+}
+static inline bool expect_tok(parser *p, tok_type t, const char *what)
+{
+    return skip_tok(p, t) ? true : (parse_fail(p, what), false);
+}
 jsym *expect_name(parser *p);
 
 node *parse_expr(parser *p);

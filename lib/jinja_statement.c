@@ -12,7 +12,8 @@ static NOINLINE node *parse_target_one(parser *p, bool with_ns)
         return NULL;
     }
     node *n = parse_make(p, N_NAME, NULL, NULL);
-    if (at_name(p, "true") || at_name(p, "false") || at_name(p, "none") || at_name(p, "True") || at_name(p, "False") || at_name(p, "None"))
+    if (at_name(p, "true") || at_name(p, "false") || at_name(p, "none") || at_name(p, "True") ||
+        at_name(p, "False") || at_name(p, "None"))
         return parse_fail(p, "can not assign to a constant");
     if (!n || !(n->sym = expect_name(p))) return NULL;
     if (with_ns && skip_tok(p, T_DOT)) {
@@ -59,7 +60,9 @@ static NOINLINE node *parse_if(parser *p)
     bool more = true;
     while (n && more) {
         node *b = parse_make(p, N_BRANCH, NULL, NULL);
-        if (!b || !(b->a = parse_tuple(p, false, false, NULL)) || !parse_block(p, ends, b) || !parse_add(p, &branches, b)) return NULL;
+        if (!b || !(b->a = parse_tuple(p, false, false, NULL)) || !parse_block(p, ends, b) ||
+            !parse_add(p, &branches, b))
+            return NULL;
         more = at_name(p, "elif");
         bool has_else = at_name(p, "else");
         next_tok(p);
@@ -78,7 +81,8 @@ static NOINLINE node *parse_for(parser *p)
     if (!n || !(n->a = parse_target(p, false, true))) return NULL;
     n->sym = p->loop;
     for (uint32_t i = 0; i < MAX(n->a->n, 1u); i++)
-        if ((n->a->kind == N_TUPLE ? n->a->list[i] : n->a)->sym == p->loop) return parse_fail(p, "can not assign to the special variable 'loop' here");
+        if ((n->a->kind == N_TUPLE ? n->a->list[i] : n->a)->sym == p->loop)
+            return parse_fail(p, "can not assign to the special variable 'loop' here");
     if (!skip_name(p, "in")) return parse_fail(p, "expected 'in'");
     if (!(n->b = parse_tuple(p, false, false, "recursive"))) return NULL;
     if (skip_name(p, "if") && !(n->c = parse_expr(p))) return NULL;
@@ -88,7 +92,8 @@ static NOINLINE node *parse_for(parser *p)
     p->n_loops--;
     bool has_else = at_name(p, "else");
     next_tok(p);
-    if (has_else && (!(n->d = parse_make(p, N_BRANCH, NULL, NULL)) || !parse_block_to(p, "endfor", n->d))) return NULL;
+    if (has_else && (!(n->d = parse_make(p, N_BRANCH, NULL, NULL)) || !parse_block_to(p, "endfor", n->d)))
+        return NULL;
     return n;
 }
 
@@ -114,7 +119,8 @@ static NOINLINE bool parse_params(parser *p, jparams *m)
         if (skip_tok(p, T_ASSIGN)) {
             if (!(def = parse_expr(p))) return false;
             any_default = true;
-        } else if (any_default) return parse_fail(p, "a parameter without default follows one with default"), false;
+        } else if (any_default)
+            return parse_fail(p, "a parameter without default follows one with default"), false;
         if (!parse_add(p, &names, name) || !parse_add(p, &defs, def)) return false;
     }
     m->n = names.n;
@@ -160,7 +166,9 @@ static NOINLINE node *parse_with(parser *p)
     while (!at_tok(p, T_BLOCK_END)) {
         node *t, *v;
         if (l.n && !expect_tok(p, T_COMMA, "expected ','")) return NULL;
-        if (!(t = parse_target(p, false, false)) || !expect_tok(p, T_ASSIGN, "expected '='") || !(v = parse_expr(p))) return NULL;
+        if (!(t = parse_target(p, false, false)) || !expect_tok(p, T_ASSIGN, "expected '='") ||
+            !(v = parse_expr(p)))
+            return NULL;
         if (!parse_add(p, &l, t) || !parse_add(p, &l, v)) return NULL;
     }
     n->b->list = l.v, n->b->n = l.n;
@@ -206,7 +214,8 @@ static node *parse_statement(parser *p)
     if (skip_name(p, "print")) return parse_print(p);
     if (skip_name(p, "break")) return parse_jump(p, N_BREAK);
     if (skip_name(p, "continue")) return parse_jump(p, N_CONTINUE);
-    if (skip_name(p, "generation")) return (n = parse_make(p, N_SCOPE, NULL, NULL)) && parse_block_to(p, "endgeneration", n) ? n : NULL;
+    if (skip_name(p, "generation"))
+        return (n = parse_make(p, N_SCOPE, NULL, NULL)) && parse_block_to(p, "endgeneration", n) ? n : NULL;
     return parse_fail(p, "unknown or unexpected tag");
 }
 
@@ -227,7 +236,9 @@ static bool parse_body(parser *p, const char *const *ends, nodes *out)
             if (n) n->kind = N_DATA;
         } else if (skip_tok(p, T_VAR_BEGIN)) {
             n = parse_make(p, N_OUTPUT, NULL, NULL);
-            if (n && (!(n->a = parse_tuple(p, true, false, NULL)) || !expect_tok(p, T_VAR_END, "expected '}}'"))) return false;
+            if (n &&
+                (!(n->a = parse_tuple(p, true, false, NULL)) || !expect_tok(p, T_VAR_END, "expected '}}'")))
+                return false;
         } else {
             next_tok(p);
             if (ends_body(p, ends)) return p->depth--, true;

@@ -1,4 +1,5 @@
-/* jinja_str.c - strings of the template language: views, the builder, and how values print. See jinja_value.h. */
+/* jinja_str.c - strings of the template language: views, the builder, and how values print. See jinja_value.h.
+ */
 #include "jinja_value.h"
 
 #include <inttypes.h>
@@ -20,7 +21,8 @@ uint32_t str_count(const jstr *s, size_t len)
 
 jstr *str_new(jj *j, const char *s, size_t len, const uint8_t *t)
 {
-    if (len > JJ_MAX_TEXT) return jj_fail(j, "a string or the output is longer than %d MiB", JJ_MAX_TEXT >> 20), NULL;
+    if (len > JJ_MAX_TEXT)
+        return jj_fail(j, "a string or the output is longer than %d MiB", JJ_MAX_TEXT >> 20), NULL;
     jstr *r = jj_alloc(j, 1, sizeof *r);
     if (!r || !jj_step(j, len / 64)) return NULL;
     *r = (jstr){.s = s, .t = t, .len = (uint32_t)len, .n_cp = UINT32_MAX};
@@ -40,8 +42,8 @@ size_t str_offset(const jstr *s, uint32_t cp)
     if (cp >= s->n_cp) return s->len;
     if (s->n_cp == s->len) return cp;
     size_t at = 0;
-    for (; cp > 0; cp--)
-        do at++;
+    for (; cp > 0; cp--) do
+            at++;
         while (at < s->len && ((uint8_t)s->s[at] & 0xc0) == 0x80);
     return at;
 }
@@ -50,7 +52,8 @@ bool str_sub(jj *j, const jstr *s, size_t from, size_t to, val *out)
 {
     jstr *r = jj_alloc(j, 1, sizeof *r);
     if (!r) return false;
-    *r = (jstr){.s = s->s + from, .t = s->t ? s->t + from : NULL, .len = (uint32_t)(to - from), .safe = s->safe};
+    *r =
+        (jstr){.s = s->s + from, .t = s->t ? s->t + from : NULL, .len = (uint32_t)(to - from), .safe = s->safe};
     r->n_cp = s->n_cp == s->len ? r->len : UINT32_MAX;
     if (r->n_cp == UINT32_MAX) r->n_cp = str_count(r, r->len);
     *out = v_str(r);
@@ -74,7 +77,8 @@ size_t str_find(const jstr *hay, const jstr *needle, size_t from)
 bool cp_is_space(uint32_t cp)
 {
     return (cp >= 9 && cp <= 13) || (cp >= 0x1c && cp <= 0x20) || cp == 0x85 || cp == 0xa0 || cp == 0x1680 ||
-           (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 || cp == 0x2029 || cp == 0x202f || cp == 0x205f || cp == 0x3000;
+           (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 || cp == 0x2029 || cp == 0x202f || cp == 0x205f ||
+           cp == 0x3000;
 }
 
 /* ---- builder -------------------------------------------------------------------------------------- */
@@ -82,7 +86,8 @@ bool cp_is_space(uint32_t cp)
 static bool sb_room(sb *b, size_t n, bool marks)
 {
     if (b->j->st < 0) return false;
-    if (n > JJ_MAX_TEXT - b->len) return jj_fail(b->j, "a string or the output is longer than %d MiB", JJ_MAX_TEXT >> 20);
+    if (n > JJ_MAX_TEXT - b->len)
+        return jj_fail(b->j, "a string or the output is longer than %d MiB", JJ_MAX_TEXT >> 20);
     if (b->len + n > b->cap || !b->s) {
         size_t cap = MAX(MAX(b->len + n, 2 * b->cap), (size_t)32);
         char *s = jj_alloc(b->j, cap, 1);
@@ -126,7 +131,10 @@ bool sb_cp(sb *b, uint32_t cp, bool tainted)
     return sb_put(b, text, utf8_encode(cp, text), tainted ? marks : NULL);
 }
 bool sb_str(sb *b, const jstr *s) { return sb_put(b, s->s, s->len, s->t); }
-bool sb_sub(sb *b, const jstr *s, size_t from, size_t to) { return sb_put(b, s->s + from, to - from, s->t ? s->t + from : NULL); }
+bool sb_sub(sb *b, const jstr *s, size_t from, size_t to)
+{
+    return sb_put(b, s->s + from, to - from, s->t ? s->t + from : NULL);
+}
 bool sb_num(sb *b, int64_t i)
 {
     char text[24];
@@ -171,7 +179,8 @@ bool sb_float(sb *b, double f)
     digits[n] = 0;
     const char *sign = signbit(f) ? "-" : "";
     if (exp < -4 || exp >= 16) {
-        snprintf(out, sizeof out, "%s%c%s%se%c%02d", sign, digits[0], n > 1 ? "." : "", digits + 1, exp < 0 ? '-' : '+', abs(exp));
+        snprintf(out, sizeof out, "%s%c%s%se%c%02d", sign, digits[0], n > 1 ? "." : "", digits + 1,
+                 exp < 0 ? '-' : '+', abs(exp));
     } else if (exp < 0) {
         snprintf(out, sizeof out, "%s0.%.*s%s", sign, -exp - 1, "0000", digits);
     } else {
@@ -188,8 +197,14 @@ static bool cp_printable(uint32_t cp)
 {
     if (cp < 0x7f) return cp >= 0x20;
     switch (utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_CC: case UTF8PROC_CATEGORY_CF: case UTF8PROC_CATEGORY_CS: case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_CN: case UTF8PROC_CATEGORY_ZL: case UTF8PROC_CATEGORY_ZP: case UTF8PROC_CATEGORY_ZS: return false;
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+    case UTF8PROC_CATEGORY_ZS: return false;
     default: return true;
     }
 }
@@ -237,20 +252,25 @@ static bool repr_dict(sb *b, const jdict *d)
 {
     if (!sb_puts(b, "{")) return false;
     for (uint32_t i = 0; i < d->n; i++)
-        if ((i && !sb_puts(b, ", ")) || !sb_repr(b, d->e[i].k) || !sb_puts(b, ": ") || !sb_repr(b, d->e[i].v)) return false;
+        if ((i && !sb_puts(b, ", ")) || !sb_repr(b, d->e[i].k) || !sb_puts(b, ": ") || !sb_repr(b, d->e[i].v))
+            return false;
     return sb_puts(b, "}");
 }
 static bool repr_view(sb *b, val v)
 {
     jlist items;
     char kind = v.u.view->kind;
-    return v_items(b->j, v, &items) && sb_puts(b, kind == 'k' ? "dict_keys(" : kind == 'v' ? "dict_values(" : "dict_items(") &&
+    return v_items(b->j, v, &items) &&
+           sb_puts(b, kind == 'k'   ? "dict_keys("
+                      : kind == 'v' ? "dict_values("
+                                    : "dict_items(") &&
            repr_list(b, &items, "[", "]") && sb_puts(b, ")");
 }
 static bool repr_range(sb *b, const jrange *r)
 {
     char text[80];
-    snprintf(text, sizeof text, r->step == 1 ? "range(%" PRId64 ", %" PRId64 ")" : "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")",
+    snprintf(text, sizeof text,
+             r->step == 1 ? "range(%" PRId64 ", %" PRId64 ")" : "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")",
              r->start, r->stop, r->step);
     return sb_puts(b, text);
 }
@@ -297,12 +317,14 @@ bool v_to_str(jj *j, val v, const jstr **out)
 
 static bool json_char(sb *b, const jstr *s, size_t i, size_t n, uint32_t cp, bool ascii)
 {
-    static const char *const named[] = {['\b'] = "\\b", ['\t'] = "\\t", ['\n'] = "\\n", ['\f'] = "\\f", ['\r'] = "\\r", ['"'] = "\\\"", ['\\'] = "\\\\"};
+    static const char *const named[] = {['\b'] = "\\b", ['\t'] = "\\t", ['\n'] = "\\n", ['\f'] = "\\f",
+                                        ['\r'] = "\\r", ['"'] = "\\\"", ['\\'] = "\\\\"};
     char text[16];
     uint8_t marks[16];
     if (cp < ARRAY_LEN(named) && named[cp]) snprintf(text, sizeof text, "%s", named[cp]);
     else if (cp < 0x20 || (ascii && cp >= 0x7f && cp < 0x10000)) snprintf(text, sizeof text, "\\u%04x", cp);
-    else if (ascii && cp >= 0x10000) snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xd7c0 + (cp >> 10), 0xdc00 + (cp & 0x3ff));
+    else if (ascii && cp >= 0x10000)
+        snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xd7c0 + (cp >> 10), 0xdc00 + (cp & 0x3ff));
     else return sb_sub(b, s, i, i + n);
     memset(marks, s->t ? s->t[i] : 0, sizeof marks);
     return sb_put(b, text, strlen(text), s->t ? marks : NULL);

@@ -26,19 +26,21 @@ TEST(t_string) { return give(j, a, self.type == V_STR, out); }
 TEST(t_mapping) { return give(j, a, self.type == V_DICT, out); }
 TEST(t_sequence)
 {
-    bool r = self.type == V_STR || self.type == V_LIST || self.type == V_TUPLE || self.type == V_DICT || self.type == V_RANGE || self.type == V_UNDEF;
+    bool r = self.type == V_STR || self.type == V_LIST || self.type == V_TUPLE || self.type == V_DICT ||
+             self.type == V_RANGE || self.type == V_UNDEF;
     return give(j, a, r, out);
 }
 TEST(t_iterable)
 {
-    bool r = self.type == V_STR || self.type == V_LIST || self.type == V_TUPLE || self.type == V_DICT || self.type == V_RANGE ||
-             self.type == V_UNDEF || self.type == V_VIEW || self.type == V_ITER || self.type == V_LOOP;
+    bool r = self.type == V_STR || self.type == V_LIST || self.type == V_TUPLE || self.type == V_DICT ||
+             self.type == V_RANGE || self.type == V_UNDEF || self.type == V_VIEW || self.type == V_ITER ||
+             self.type == V_LOOP;
     return give(j, a, r, out);
 }
 TEST(t_callable)
 {
-    bool r = self.type == V_FUNC || self.type == V_METHOD || self.type == V_MACRO || self.type == V_LOOP || self.type == V_JOINER ||
-             self.type == V_UNDEF; /* the class has __call__ */
+    bool r = self.type == V_FUNC || self.type == V_METHOD || self.type == V_MACRO || self.type == V_LOOP ||
+             self.type == V_JOINER || self.type == V_UNDEF; /* the class has __call__ */
     return give(j, a, r, out);
 }
 TEST(t_escaped) { return give(j, a, self.type == V_STR && self.u.s->safe, out); }
@@ -62,7 +64,9 @@ TEST(t_divisibleby)
 {
     val by, r;
     bool same;
-    if (!jj_bind(j, "divisibleby", a, "num", 1, &by) || !divides(j, self, by, &r) || !v_eq(j, r, v_int(0), &same)) return false;
+    if (!jj_bind(j, "divisibleby", a, "num", 1, &by) || !divides(j, self, by, &r) ||
+        !v_eq(j, r, v_int(0), &same))
+        return false;
     *out = v_bool(same);
     return true;
 }
@@ -111,7 +115,8 @@ TEST(t_sameas)
 }
 static bool known(jj *j, val self, const jargs *a, bool filter, val *out)
 {
-    bool r = self.type == V_STR && (filter ? jinja_text_filter(self.u.s) || jinja_seq_filter(self.u.s) : jinja_find_test(self.u.s) != NULL);
+    bool r = self.type == V_STR && (filter ? jinja_text_filter(self.u.s) || jinja_seq_filter(self.u.s)
+                                           : jinja_find_test(self.u.s) != NULL);
     return give(j, a, r, out);
 }
 TEST(t_filter) { return known(j, self, a, true, out); }
@@ -119,13 +124,44 @@ TEST(t_test) { return known(j, self, a, false, out); }
 
 const jfunc *jinja_find_test(const jstr *name)
 {
-    static const jfunc tests[] = {
-        {"defined", t_defined}, {"undefined", t_undefined}, {"none", t_none}, {"string", t_string}, {"mapping", t_mapping},
-        {"iterable", t_iterable}, {"sequence", t_sequence}, {"number", t_number}, {"integer", t_integer}, {"float", t_float},
-        {"boolean", t_boolean}, {"true", t_true}, {"false", t_false}, {"callable", t_callable}, {"escaped", t_escaped}, {"odd", t_odd},
-        {"even", t_even}, {"divisibleby", t_divisibleby}, {"lower", t_lower}, {"upper", t_upper}, {"sameas", t_sameas},
-        {"filter", t_filter}, {"test", t_test}, {"in", t_in}, {"eq", t_eq}, {"==", t_eq}, {"equalto", t_eq}, {"ne", t_ne}, {"!=", t_ne},
-        {"lt", t_lt}, {"<", t_lt}, {"lessthan", t_lt}, {"le", t_le}, {"<=", t_le}, {"gt", t_gt}, {">", t_gt}, {"greaterthan", t_gt},
-        {"ge", t_ge}, {">=", t_ge}};
+    static const jfunc tests[] = {{"defined", t_defined},
+                                  {"undefined", t_undefined},
+                                  {"none", t_none},
+                                  {"string", t_string},
+                                  {"mapping", t_mapping},
+                                  {"iterable", t_iterable},
+                                  {"sequence", t_sequence},
+                                  {"number", t_number},
+                                  {"integer", t_integer},
+                                  {"float", t_float},
+                                  {"boolean", t_boolean},
+                                  {"true", t_true},
+                                  {"false", t_false},
+                                  {"callable", t_callable},
+                                  {"escaped", t_escaped},
+                                  {"odd", t_odd},
+                                  {"even", t_even},
+                                  {"divisibleby", t_divisibleby},
+                                  {"lower", t_lower},
+                                  {"upper", t_upper},
+                                  {"sameas", t_sameas},
+                                  {"filter", t_filter},
+                                  {"test", t_test},
+                                  {"in", t_in},
+                                  {"eq", t_eq},
+                                  {"==", t_eq},
+                                  {"equalto", t_eq},
+                                  {"ne", t_ne},
+                                  {"!=", t_ne},
+                                  {"lt", t_lt},
+                                  {"<", t_lt},
+                                  {"lessthan", t_lt},
+                                  {"le", t_le},
+                                  {"<=", t_le},
+                                  {"gt", t_gt},
+                                  {">", t_gt},
+                                  {"greaterthan", t_gt},
+                                  {"ge", t_ge},
+                                  {">=", t_ge}};
     return jfunc_find(tests, ARRAY_LEN(tests), name);
 }

@@ -1,4 +1,5 @@
-/* jinja_text.c - text operations with Python's meaning that filters and string methods share. See jinja_eval.h. */
+/* jinja_text.c - text operations with Python's meaning that filters and string methods share. See jinja_eval.h.
+ */
 #include "jinja_eval.h"
 
 #include <errno.h>
@@ -15,14 +16,18 @@ static uint32_t upper(uint32_t cp) { return (uint32_t)utf8proc_toupper((utf8proc
 static bool is_cased(uint32_t cp)
 {
     utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
-    return c == UTF8PROC_CATEGORY_LU || c == UTF8PROC_CATEGORY_LL || c == UTF8PROC_CATEGORY_LT || lower(cp) != cp || upper(cp) != cp;
+    return c == UTF8PROC_CATEGORY_LU || c == UTF8PROC_CATEGORY_LL || c == UTF8PROC_CATEGORY_LT ||
+           lower(cp) != cp || upper(cp) != cp;
 }
 /* The few characters whose upper case is several characters and that text really holds. */
 static bool put_upper(sb *b, uint32_t cp, bool title, bool taint)
 {
-    static const struct { uint16_t cp, out[3]; } special[] = {
-        {0xdf, {'S', 'S', 0}}, {0x149, {0x2bc, 'N', 0}}, {0x1f0, {'J', 0x30c, 0}}, {0xfb00, {'F', 'F', 0}}, {0xfb01, {'F', 'I', 0}},
-        {0xfb02, {'F', 'L', 0}}, {0xfb03, {'F', 'F', 'I'}}, {0xfb04, {'F', 'F', 'L'}}, {0xfb05, {'S', 'T', 0}}, {0xfb06, {'S', 'T', 0}}};
+    static const struct {
+        uint16_t cp, out[3];
+    } special[] = {{0xdf, {'S', 'S', 0}},     {0x149, {0x2bc, 'N', 0}},  {0x1f0, {'J', 0x30c, 0}},
+                   {0xfb00, {'F', 'F', 0}},   {0xfb01, {'F', 'I', 0}},   {0xfb02, {'F', 'L', 0}},
+                   {0xfb03, {'F', 'F', 'I'}}, {0xfb04, {'F', 'F', 'L'}}, {0xfb05, {'S', 'T', 0}},
+                   {0xfb06, {'S', 'T', 0}}};
     for (size_t i = 0; i < ARRAY_LEN(special); i++)
         if (special[i].cp == cp) {
             for (int k = 0; k < 3 && special[i].out[k]; k++)
@@ -40,7 +45,8 @@ static bool put_lower(sb *b, uint32_t cp, bool final, bool taint)
 static bool is_final(const jstr *s, size_t at, size_t next, bool after_cased)
 {
     uint32_t cp;
-    return after_cased && (next >= s->len || (at < next && utf8_decode(s->s + next, s->len - next, &cp) && !is_cased(cp)));
+    return after_cased &&
+           (next >= s->len || (at < next && utf8_decode(s->s + next, s->len - next, &cp) && !is_cased(cp)));
 }
 
 bool text_convert(jj *j, const jstr *s, text_case how, val *out)
@@ -77,7 +83,8 @@ static bool strips(const char *p, size_t n, val chars)
 bool text_strip(jj *j, const jstr *s, val chars, bool left, bool right, val *out)
 {
     size_t from = 0, to = s->len;
-    if (chars.type != V_STR && chars.type != V_NONE && chars.type != V_MISSING) return jj_fail(j, "strip arg must be None or str");
+    if (chars.type != V_STR && chars.type != V_NONE && chars.type != V_MISSING)
+        return jj_fail(j, "strip arg must be None or str");
     while (left && from < to) {
         size_t n = 1;
         while (from + n < to && ((uint8_t)s->s[from + n] & 0xc0) == 0x80) n++;
@@ -116,7 +123,11 @@ bool text_replace(jj *j, const jstr *s, const jstr *from, const jstr *to, int64_
     return sb_sub(&b, s, at, s->len) && sb_done(&b, out);
 }
 
-typedef struct { jj *j; val *v; uint32_t n, cap; } parts;
+typedef struct {
+    jj *j;
+    val *v;
+    uint32_t n, cap;
+} parts;
 static bool add_part(parts *p, const jstr *s, size_t from, size_t to)
 {
     if (p->n == p->cap) {
@@ -215,7 +226,8 @@ static size_t line_end(const jstr *s, size_t at)
 {
     uint32_t cp = 0, n = utf8_decode(s->s + at, s->len - at, &cp);
     if (cp == '\r' && at + 1 < s->len && s->s[at + 1] == '\n') return 2;
-    bool is_end = (cp >= 10 && cp <= 13) || (cp >= 0x1c && cp <= 0x1e) || cp == 0x85 || cp == 0x2028 || cp == 0x2029;
+    bool is_end =
+        (cp >= 10 && cp <= 13) || (cp >= 0x1c && cp <= 0x1e) || cp == 0x85 || cp == 0x2028 || cp == 0x2029;
     return is_end ? n : 0;
 }
 bool text_lines(jj *j, const jstr *s, bool keep_ends, val *out)
@@ -239,7 +251,8 @@ bool text_join(jj *j, const jstr *sep, const jlist *items, bool convert, val *ou
 {
     sb b = {.j = j};
     for (uint32_t i = 0; i < items->n; i++) {
-        if (!convert && items->v[i].type != V_STR) return jj_fail(j, "join: expected str, found %s", v_type_name(items->v[i]));
+        if (!convert && items->v[i].type != V_STR)
+            return jj_fail(j, "join: expected str, found %s", v_type_name(items->v[i]));
         if ((i && !sb_str(&b, sep)) || !sb_val(&b, items->v[i])) return false;
     }
     return sb_done(&b, out);
@@ -257,7 +270,8 @@ static bool clean_number(const jstr *s, char *text, size_t room)
     for (size_t i = from; i < to; i++) {
         char c = s->s[i];
         if (c == '_') {
-            bool between = i > from && i + 1 < to && s->s[i - 1] != '_' && s->s[i + 1] != '_' && s->s[i - 1] != '+' && s->s[i - 1] != '-';
+            bool between = i > from && i + 1 < to && s->s[i - 1] != '_' && s->s[i + 1] != '_' &&
+                           s->s[i - 1] != '+' && s->s[i - 1] != '-';
             if (!between) return false;
             continue;
         }

@@ -27,14 +27,17 @@ void *jj_alloc(jj *j, uint64_t n, size_t size)
         return NULL;
     }
     void *p = arena_alloc(&j->a, n, size);
-    if (!p) j->st = ERR(j->err, TESS_E_NOMEM, "out of memory for %zu bytes while rendering a chat template", bytes);
+    if (!p)
+        j->st = ERR(j->err, TESS_E_NOMEM, "out of memory for %zu bytes while rendering a chat template", bytes);
     return p;
 }
 
 bool jj_step(jj *j, uint64_t n)
 {
     j->steps += n;
-    return j->steps <= JJ_MAX_STEPS ? true : jj_fail(j, "more than %d steps; the template does not seem to end", JJ_MAX_STEPS);
+    return j->steps <= JJ_MAX_STEPS
+               ? true
+               : jj_fail(j, "more than %d steps; the template does not seem to end", JJ_MAX_STEPS);
 }
 
 bool jj_enter(jj *j)
@@ -80,9 +83,10 @@ bool v_method(jj *j, val self, const jfunc *fn, val *out)
 
 const char *v_type_name(val v)
 {
-    static const char *const names[] = {"Undefined", "NoneType", "bool", "int", "float", "str", "list", "tuple", "dict",
-                                        "range", "dict view", "generator", "Namespace", "LoopContext", "Macro", "function",
-                                        "method", "Cycler", "Joiner", "missing"};
+    static const char *const names[] = {"Undefined", "NoneType",  "bool",      "int",         "float",
+                                        "str",       "list",      "tuple",     "dict",        "range",
+                                        "dict view", "generator", "Namespace", "LoopContext", "Macro",
+                                        "function",  "method",    "Cycler",    "Joiner",      "missing"};
     return v.type < ARRAY_LEN(names) ? names[v.type] : "object";
 }
 
@@ -106,19 +110,27 @@ bool v_as_int(val v, int64_t *out)
 }
 int64_t range_len(const jrange *r)
 {
-    if (r->step > 0) return r->start >= r->stop ? 0 : (int64_t)(((uint64_t)r->stop - (uint64_t)r->start - 1) / (uint64_t)r->step + 1);
-    return r->start <= r->stop ? 0 : (int64_t)(((uint64_t)r->start - (uint64_t)r->stop - 1) / (0 - (uint64_t)r->step) + 1);
+    if (r->step > 0)
+        return r->start >= r->stop
+                   ? 0
+                   : (int64_t)(((uint64_t)r->stop - (uint64_t)r->start - 1) / (uint64_t)r->step + 1);
+    return r->start <= r->stop
+               ? 0
+               : (int64_t)(((uint64_t)r->start - (uint64_t)r->stop - 1) / (0 - (uint64_t)r->step) + 1);
 }
 
 bool v_truth(val v)
 {
     switch (v.type) {
-    case V_UNDEF: case V_NONE: case V_MISSING: return false;
+    case V_UNDEF:
+    case V_NONE:
+    case V_MISSING: return false;
     case V_BOOL: return v.u.b;
     case V_INT: return v.u.i != 0;
     case V_FLOAT: return v.u.f != 0;
     case V_STR: return v.u.s->len > 0;
-    case V_LIST: case V_TUPLE: return v.u.l->n > 0;
+    case V_LIST:
+    case V_TUPLE: return v.u.l->n > 0;
     case V_DICT: return v.u.d->n > 0;
     case V_RANGE: return range_len(v.u.r) > 0;
     case V_VIEW: return v.u.view->d->n > 0;
@@ -129,8 +141,12 @@ bool v_truth(val v)
 /* Exact: long double holds every int64 and every double. */
 static int num_cmp(val a, val b)
 {
-    long double x = a.type == V_FLOAT ? (long double)a.u.f : a.type == V_INT ? (long double)a.u.i : (long double)a.u.b;
-    long double y = b.type == V_FLOAT ? (long double)b.u.f : b.type == V_INT ? (long double)b.u.i : (long double)b.u.b;
+    long double x = a.type == V_FLOAT ? (long double)a.u.f
+                    : a.type == V_INT ? (long double)a.u.i
+                                      : (long double)a.u.b;
+    long double y = b.type == V_FLOAT ? (long double)b.u.f
+                    : b.type == V_INT ? (long double)b.u.i
+                                      : (long double)b.u.b;
     return x < y ? -1 : x > y ? 1 : x == y ? 0 : 2;
 }
 
@@ -160,12 +176,23 @@ bool v_eq(jj *j, val a, val b, bool *out)
     if (a.type != b.type) return *out = false, true;
     bool ok = true;
     switch (a.type) {
-    case V_UNDEF: case V_NONE: case V_MISSING: *out = true; break;
+    case V_UNDEF:
+    case V_NONE:
+    case V_MISSING: *out = true; break;
     case V_STR: *out = str_eq(a.u.s, b.u.s); break;
-    case V_LIST: case V_TUPLE: ok = jj_enter(j) && list_eq(j, a.u.l, b.u.l, out); j->depth--; break;
-    case V_DICT: ok = jj_enter(j) && dict_eq(j, a.u.d, b.u.d, out); j->depth--; break;
-    case V_RANGE: *out = range_len(a.u.r) == range_len(b.u.r) &&
-                         (range_len(a.u.r) == 0 || (a.u.r->start == b.u.r->start && (range_len(a.u.r) == 1 || a.u.r->step == b.u.r->step)));
+    case V_LIST:
+    case V_TUPLE:
+        ok = jj_enter(j) && list_eq(j, a.u.l, b.u.l, out);
+        j->depth--;
+        break;
+    case V_DICT:
+        ok = jj_enter(j) && dict_eq(j, a.u.d, b.u.d, out);
+        j->depth--;
+        break;
+    case V_RANGE:
+        *out = range_len(a.u.r) == range_len(b.u.r) &&
+               (range_len(a.u.r) == 0 ||
+                (a.u.r->start == b.u.r->start && (range_len(a.u.r) == 1 || a.u.r->step == b.u.r->step)));
         break;
     default: *out = a.u.d == b.u.d; break; /* identity */
     }
@@ -248,12 +275,14 @@ bool v_items(jj *j, val v, jlist *out)
     switch (v.type) {
     case V_UNDEF: break;
     case V_STR: ok = chars_of(j, v.u.s, out); break;
-    case V_LIST: case V_TUPLE: *out = *v.u.l; break;
+    case V_LIST:
+    case V_TUPLE: *out = *v.u.l; break;
     case V_DICT: ok = dict_items(j, v.u.d, 'k', out); break;
     case V_VIEW: ok = dict_items(j, v.u.view->d, v.u.view->kind, out); break;
     case V_RANGE: ok = range_items(j, v.u.r, out); break;
     case V_ITER:
-        if (v.u.it->pos < v.u.it->items.n) *out = (jlist){v.u.it->items.v + v.u.it->pos, v.u.it->items.n - v.u.it->pos};
+        if (v.u.it->pos < v.u.it->items.n)
+            *out = (jlist){v.u.it->items.v + v.u.it->pos, v.u.it->items.n - v.u.it->pos};
         v.u.it->pos = v.u.it->items.n;
         break;
     default: return jj_fail(j, "'%s' object is not iterable", v_type_name(v));
@@ -266,7 +295,8 @@ bool v_len(jj *j, val v, int64_t *out)
     switch (v.type) {
     case V_UNDEF: *out = 0; return true;
     case V_STR: *out = v.u.s->n_cp; return true;
-    case V_LIST: case V_TUPLE: *out = v.u.l->n; return true;
+    case V_LIST:
+    case V_TUPLE: *out = v.u.l->n; return true;
     case V_DICT: *out = v.u.d->n; return true;
     case V_VIEW: *out = v.u.view->d->n; return true;
     case V_RANGE: *out = range_len(v.u.r); return true;
@@ -302,7 +332,10 @@ static bool v_hash(jj *j, val v, uint64_t *out)
         j->depth--;
         return jj_step(j, v.u.l->n);
     case V_UNDEF: *out = 6; return true;
-    case V_RANGE: case V_FUNC: case V_METHOD: case V_MACRO: *out = 7; return true;
+    case V_RANGE:
+    case V_FUNC:
+    case V_METHOD:
+    case V_MACRO: *out = 7; return true;
     default: return jj_fail(j, "unhashable type: '%s'", v_type_name(v));
     }
 }
@@ -387,8 +420,10 @@ bool jj_bind(jj *j, const char *fn, const jargs *a, const char *spec, uint32_t n
     for (uint32_t i = 0; i < a->n_kw; i++) {
         uint32_t at = spec_find(spec, a->kw_name[i]);
         int len = (int)MIN(a->kw_name[i]->len, 60u);
-        if (at == UINT32_MAX) return jj_fail(j, "%s() got an unexpected keyword argument '%.*s'", fn, len, a->kw_name[i]->s);
-        if (out[at].type != V_MISSING) return jj_fail(j, "%s() got multiple values for argument '%.*s'", fn, len, a->kw_name[i]->s);
+        if (at == UINT32_MAX)
+            return jj_fail(j, "%s() got an unexpected keyword argument '%.*s'", fn, len, a->kw_name[i]->s);
+        if (out[at].type != V_MISSING)
+            return jj_fail(j, "%s() got multiple values for argument '%.*s'", fn, len, a->kw_name[i]->s);
         out[at] = a->kw[i];
     }
     for (uint32_t i = 0; i < n_required; i++)

@@ -1,14 +1,15 @@
 /*
- * jinja_value.h - values of the template language: Python's semantics, with strings that know where they came from.
+ * jinja_value.h - values of the template language: Python's semantics, with strings that know where they came
+ * from.
  *
- * All memory comes from one arena of the render (`jj`) and is freed with it; values are plain 16-byte structs that are
- * copied freely, what they point to is never changed after it was made (a namespace, an iterator, a loop are the
- * exceptions). A string is UTF-8 bytes and, when some of them are untrusted, a parallel array `t` with one byte for each
- * byte of text: 1 = came from the messages. NULL t: all of it is trusted. Every operation on text moves both together
- * through `sb`, so the marks are exact to the byte.
+ * All memory comes from one arena of the render (`jj`) and is freed with it; values are plain 16-byte structs
+ * that are copied freely, what they point to is never changed after it was made (a namespace, an iterator, a
+ * loop are the exceptions). A string is UTF-8 bytes and, when some of them are untrusted, a parallel array `t`
+ * with one byte for each byte of text: 1 = came from the messages. NULL t: all of it is trusted. Every
+ * operation on text moves both together through `sb`, so the marks are exact to the byte.
  *
- * Errors: functions return false (or NULL) after jj_fail or a failed allocation put the reason into the jj; callers
- * pass it up at once. Nothing else has to be undone, since all memory is the arena's.
+ * Errors: functions return false (or NULL) after jj_fail or a failed allocation put the reason into the jj;
+ * callers pass it up at once. Nothing else has to be undone, since all memory is the arena's.
  */
 #ifndef TESS_JINJA_VALUE_H
 #define TESS_JINJA_VALUE_H
@@ -27,11 +28,34 @@ enum {
 };
 
 typedef enum {
-    V_UNDEF, V_NONE, V_BOOL, V_INT, V_FLOAT, V_STR, V_LIST, V_TUPLE, V_DICT, V_RANGE, V_VIEW, V_ITER, V_NS, V_LOOP,
-    V_MACRO, V_FUNC, V_METHOD, V_CYCLER, V_JOINER, V_MISSING /* an argument that was not given */
+    V_UNDEF,
+    V_NONE,
+    V_BOOL,
+    V_INT,
+    V_FLOAT,
+    V_STR,
+    V_LIST,
+    V_TUPLE,
+    V_DICT,
+    V_RANGE,
+    V_VIEW,
+    V_ITER,
+    V_NS,
+    V_LOOP,
+    V_MACRO,
+    V_FUNC,
+    V_METHOD,
+    V_CYCLER,
+    V_JOINER,
+    V_MISSING /* an argument that was not given */
 } jtype;
 
-typedef struct jstr { const char *s; const uint8_t *t; uint32_t len, n_cp; bool safe; } jstr; /* n_cp: characters */
+typedef struct jstr {
+    const char *s;
+    const uint8_t *t;
+    uint32_t len, n_cp;
+    bool safe;
+} jstr; /* n_cp: characters */
 typedef struct jlist jlist;
 typedef struct jdict jdict;
 typedef struct jrange { int64_t start, stop, step; } jrange;
@@ -66,7 +90,12 @@ typedef struct val {
 
 struct jlist { val *v; uint32_t n; };
 typedef struct { val k, v; uint64_t hash; } jentry;
-struct jdict { jentry *e; uint32_t n, cap; uint32_t *index; uint32_t n_index; }; /* insertion order; index: 1 + entry */
+struct jdict {
+    jentry *e;
+    uint32_t n, cap;
+    uint32_t *index;
+    uint32_t n_index;
+};                                           /* insertion order; index: 1 + entry */
 struct jview { const jdict *d; char kind; }; /* 'k' keys, 'v' values, 'i' items */
 struct jiter { jlist items; uint32_t pos; };
 struct jcycle { jlist items; uint32_t pos; bool used; };
@@ -83,7 +112,13 @@ typedef struct jj {
 } jj;
 
 /* Arguments of a call: keyword names are parallel to kw. */
-typedef struct { const val *pos; uint32_t n_pos; const jstr *const *kw_name; const val *kw; uint32_t n_kw; } jargs;
+typedef struct {
+    const val *pos;
+    uint32_t n_pos;
+    const jstr *const *kw_name;
+    const val *kw;
+    uint32_t n_kw;
+} jargs;
 typedef bool (*jfn)(jj *j, val self, const jargs *a, val *out);
 struct jfunc { const char *name; jfn fn; };      /* also rows of the tables of filters and tests */
 struct jmethod { val self; const jfunc *fn; };
@@ -101,7 +136,10 @@ static inline val v_bool(bool b) { return (val){.type = V_BOOL, .u.b = b}; }
 static inline val v_int(int64_t i) { return (val){.type = V_INT, .u.i = i}; }
 static inline val v_float(double f) { return (val){.type = V_FLOAT, .u.f = f}; }
 static inline val v_str(const jstr *s) { return (val){.type = V_STR, .u.s = s}; }
-static inline val v_undef(const jstr *name, uint8_t base) { return (val){.type = V_UNDEF, .base = base, .u.s = name}; }
+static inline val v_undef(const jstr *name, uint8_t base)
+{
+    return (val){.type = V_UNDEF, .base = base, .u.s = name};
+}
 bool v_list(jj *j, jtype type, val *v, uint32_t n, val *out);  /* list or tuple over v, which is kept */
 bool v_iterator(jj *j, jlist items, val *out);                 /* a generator that yields items once */
 bool v_view(jj *j, const jdict *d, char kind, val *out);
@@ -112,7 +150,7 @@ jstr *str_new(jj *j, const char *s, size_t len, const uint8_t *t); /* keeps the 
 jstr *str_lit(jj *j, const char *zero_terminated);                 /* keeps the pointer */
 bool v_lit(jj *j, const char *zero_terminated, val *out);
 uint32_t str_count(const jstr *s, size_t len);                     /* characters in the first len bytes */
-size_t str_offset(const jstr *s, uint32_t cp);                     /* byte offset of character cp; len when past the end */
+size_t str_offset(const jstr *s, uint32_t cp); /* byte offset of character cp; len when past the end */
 bool str_sub(jj *j, const jstr *s, size_t from, size_t to, val *out); /* bytes [from, to), shared */
 bool str_eq(const jstr *a, const jstr *b);
 bool str_is(const jstr *a, const char *lit);
@@ -143,15 +181,16 @@ bool v_is_num(val v); /* bool, int, float */
 double v_num(val v);
 bool v_as_int(val v, int64_t *out); /* bool or int */
 bool v_eq(jj *j, val a, val b, bool *out);
-bool v_cmp(jj *j, val a, val b, int *out);         /* -1, 0, 1; 2: unordered (NaN). Fails for types without an order */
-bool v_items(jj *j, val v, jlist *out);            /* iterates; the elements; fails when v can not be iterated */
+bool v_cmp(jj *j, val a, val b, int *out); /* -1, 0, 1; 2: unordered (NaN). Fails for types without an order */
+bool v_items(jj *j, val v, jlist *out);    /* iterates; the elements; fails when v can not be iterated */
 bool v_len(jj *j, val v, int64_t *out);
 bool v_undef_fail(jj *j, val v);                   /* the error of using an undefined value */
 int64_t range_len(const jrange *r);
 
 jdict *dict_new(jj *j);
 bool dict_set(jj *j, jdict *d, val k, val v);
-bool dict_find(jj *j, const jdict *d, val k, const val **out); /* *out NULL: absent. Fails for unhashable keys */
+bool dict_find(jj *j, const jdict *d, val k,
+               const val **out); /* *out NULL: absent. Fails for unhashable keys */
 const val *dict_get(jj *j, const jdict *d, const char *key);   /* NULL: absent */
 
 /* ---- arguments ---- */

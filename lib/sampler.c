@@ -1,9 +1,9 @@
 /*
  * sampler.c - from a row of logits to an id. See sampler.h for the order of the steps.
  *
- * Candidates are two parallel arrays of the scratch: p[i] is the logit (later the probability) of id idx[i]. They start
- * in id order without the masked ids (-inf). Filters only ever bring the best candidates to the front, sorted, and
- * shorten the arrays; nothing sorts all of a large vocabulary unless top-p really needs it.
+ * Candidates are two parallel arrays of the scratch: p[i] is the logit (later the probability) of id idx[i].
+ * They start in id order without the masked ids (-inf). Filters only ever bring the best candidates to the
+ * front, sorted, and shorten the arrays; nothing sorts all of a large vocabulary unless top-p really needs it.
  *
  * "Better" is a total order, higher logit first and then lower id, so results do not depend on the sort.
  * Sums run in double, in candidate order, so that a draw is the same on every run and for every batch.
@@ -23,19 +23,24 @@ enum { TOP_P_CHUNK = 128, TOP_P_GROWTH = 8 };
 tess_status sampler_check(const tess_seq_params *p, tess_error *err)
 {
     if (!(p->temperature >= 0) || isinf(p->temperature))
-        return ERR(err, TESS_E_ARG, "temperature is %g, want a finite number of at least 0", (double)p->temperature);
+        return ERR(err, TESS_E_ARG, "temperature is %g, want a finite number of at least 0",
+                   (double)p->temperature);
     if (!(p->top_p >= 0 && p->top_p <= 1))
         return ERR(err, TESS_E_ARG, "top_p is %g, want a number from 0 to 1", (double)p->top_p);
     if (!(p->min_p >= 0 && p->min_p <= 1))
         return ERR(err, TESS_E_ARG, "min_p is %g, want a number from 0 to 1", (double)p->min_p);
     if (!(p->repeat_penalty > 0) || isinf(p->repeat_penalty))
-        return ERR(err, TESS_E_ARG, "repeat_penalty is %g, want a finite number above 0", (double)p->repeat_penalty);
+        return ERR(err, TESS_E_ARG, "repeat_penalty is %g, want a finite number above 0",
+                   (double)p->repeat_penalty);
     if (p->repeat_last_n < -1)
-        return ERR(err, TESS_E_ARG, "repeat_last_n is %d, want -1 for all, or 0 or more", (int)p->repeat_last_n);
+        return ERR(err, TESS_E_ARG, "repeat_last_n is %d, want -1 for all, or 0 or more",
+                   (int)p->repeat_last_n);
     if (!isfinite(p->presence_penalty))
-        return ERR(err, TESS_E_ARG, "presence_penalty is %g, want a finite number", (double)p->presence_penalty);
+        return ERR(err, TESS_E_ARG, "presence_penalty is %g, want a finite number",
+                   (double)p->presence_penalty);
     if (!isfinite(p->frequency_penalty))
-        return ERR(err, TESS_E_ARG, "frequency_penalty is %g, want a finite number", (double)p->frequency_penalty);
+        return ERR(err, TESS_E_ARG, "frequency_penalty is %g, want a finite number",
+                   (double)p->frequency_penalty);
     return TESS_OK;
 }
 
@@ -91,7 +96,8 @@ static double log_sum_exp(const float *x, size_t n, float max)
 
 static bool has_penalty(const tess_seq_params *p)
 {
-    return (p->repeat_penalty != 1 && p->repeat_last_n != 0) || p->presence_penalty != 0 || p->frequency_penalty != 0;
+    return (p->repeat_penalty != 1 && p->repeat_last_n != 0) || p->presence_penalty != 0 ||
+           p->frequency_penalty != 0;
 }
 
 /* Counts ids of h into count; false names the bad one in *bad. */
@@ -105,7 +111,8 @@ static bool count_ids(uint32_t *count, size_t n, const int32_t *h, size_t n_h, i
     return true;
 }
 
-/* w->p holds all n logits in id order. Repetition looks at prompt and output, the other two at the output only. */
+/* w->p holds all n logits in id order. Repetition looks at prompt and output, the other two at the output only.
+ */
 static tess_status apply_penalties(sampler_work *w, size_t n, const int32_t *h, size_t n_h, size_t n_prompt,
                                    const tess_seq_params *p, tess_error *err)
 {
@@ -128,7 +135,11 @@ bad_id:
 
 /* ---- candidates ----------------------------------------------------------------------------------- */
 
-typedef struct { float *p; uint32_t *idx; size_t n; } cand;
+typedef struct {
+    float *p;
+    uint32_t *idx;
+    size_t n;
+} cand;
 
 static bool better(const cand *c, size_t i, size_t j)
 {
@@ -293,8 +304,9 @@ static uint32_t pick(const cand *c, double u)
     return c->idx[last]; /* rounding: u * sum reached the whole sum */
 }
 
-tess_status sampler_filter(const float *logits, size_t n, const int32_t *history, size_t n_history, size_t n_prompt,
-                           const tess_seq_params *p, sampler_work *w, uint32_t *n_kept, tess_error *err)
+tess_status sampler_filter(const float *logits, size_t n, const int32_t *history, size_t n_history,
+                           size_t n_prompt, const tess_seq_params *p, sampler_work *w, uint32_t *n_kept,
+                           tess_error *err)
 {
     cand c = {NULL, NULL, 0};
     size_t best;
@@ -306,9 +318,9 @@ tess_status sampler_filter(const float *logits, size_t n, const int32_t *history
     return TESS_OK;
 }
 
-tess_status sampler_draw(const float *logits, size_t n, const int32_t *history, size_t n_history, size_t n_prompt,
-                         const tess_seq_params *p, uint64_t step, sampler_work *w, int32_t *id, float *logprob,
-                         tess_error *err)
+tess_status sampler_draw(const float *logits, size_t n, const int32_t *history, size_t n_history,
+                         size_t n_prompt, const tess_seq_params *p, uint64_t step, sampler_work *w, int32_t *id,
+                         float *logprob, tess_error *err)
 {
     size_t best;
     *id = 0;

@@ -1,9 +1,9 @@
 /*
- * t_chat.c - chat templates: published templates and single constructs against recorded results of jinja2, untrusted
- * spans, errors and limits.
+ * t_chat.c - chat templates: published templates and single constructs against recorded results of jinja2,
+ * untrusted spans, errors and limits.
  *
- * tests/data/chat/cases.json holds {"in": input, "cases": [{"t": template, "out": text} or {"t", "error": jinja2's message}]},
- * made by make_cases.py there.
+ * tests/data/chat/cases.json holds {"in": input, "cases": [{"t": template, "out": text} or {"t", "error":
+ * jinja2's message}]}, made by make_cases.py there.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,17 +33,21 @@ static json_t *load(const char *path)
 /* ---- goldens -------------------------------------------------------------------------------------- */
 
 /* One recorded case; 1 when it differs, which is printed. */
-static int check_case(const char *name, const char *tmpl, size_t len, json_t *input, const char *want, size_t want_len, bool want_error)
+static int check_case(const char *name, const char *tmpl, size_t len, json_t *input, const char *want,
+                      size_t want_len, bool want_error)
 {
     chat_out out;
     tess_error err = {0};
     char *json = json_dumps(input, JSON_COMPACT);
     assert_non_null(json);
     tess_status st = chat_render(&mem_libc, tmpl, len, json, strlen(json), NULL, NULL, &out, &err);
-    bool same = want_error ? st == TESS_E_TEMPLATE && err.text[0] : st == TESS_OK && out.text.len == want_len && memcmp(out.text.data, want, want_len) == 0;
+    bool same = want_error
+                    ? st == TESS_E_TEMPLATE && err.text[0]
+                    : st == TESS_OK && out.text.len == want_len && memcmp(out.text.data, want, want_len) == 0;
     if (!same)
-        printf("DIFF %s\n  template: %.300s\n  want: %s%.*s\n  got:  %s%.*s\n", name, tmpl, want_error ? "error " : "", (int)MIN(want_len, (size_t)600), want,
-               st < 0 ? err.text : "", st < 0 ? 0 : (int)MIN(out.text.len, (size_t)600), st < 0 ? "" : out.text.data);
+        printf("DIFF %s\n  template: %.300s\n  want: %s%.*s\n  got:  %s%.*s\n", name, tmpl,
+               want_error ? "error " : "", (int)MIN(want_len, (size_t)600), want, st < 0 ? err.text : "",
+               st < 0 ? 0 : (int)MIN(out.text.len, (size_t)600), st < 0 ? "" : out.text.data);
     chat_out_free(&mem_libc, &out);
     free(json);
     return !same;
@@ -60,12 +64,14 @@ static void recorded_cases(void **state)
     int bad = 0;
     assert_non_null(all);
     assert_true(json_array_size(all) > 100);
-    json_array_foreach(all, i, c) {
+    json_array_foreach(all, i, c)
+    {
         char name[32];
         json_t *t = json_object_get(c, "t"), *out = json_object_get(c, "out"), *e = json_object_get(c, "error");
         json_t *want = out ? out : e;
         snprintf(name, sizeof name, "case %zu", i);
-        bad += check_case(name, json_string_value(t), json_string_length(t), json_object_get(file, "in"), json_string_value(want), json_string_length(want), !out);
+        bad += check_case(name, json_string_value(t), json_string_length(t), json_object_get(file, "in"),
+                          json_string_value(want), json_string_length(want), !out);
     }
     printf("%zu cases, %d differ\n", json_array_size(all), bad);
     json_decref(file);
@@ -105,13 +111,18 @@ static void published_templates(void **state)
         printf("skip: templates/golden.json is not there\n");
         skip();
     }
-    json_array_foreach(all, i, t) json_array_foreach(json_object_get(t, "cases"), k, c) {
+    json_array_foreach(all, i, t) json_array_foreach(json_object_get(t, "cases"), k, c)
+    {
         char name[200];
-        json_t *tmpl = json_object_get(t, "template"), *out = json_object_get(c, "rendered"), *in = golden_input(t, c);
+        json_t *tmpl = json_object_get(t, "template"), *out = json_object_get(c, "rendered"),
+               *in = golden_input(t, c);
         bool error = !json_is_string(out);
         json_t *want = error ? json_object_get(c, "error") : out;
-        snprintf(name, sizeof name, "%s %s", json_string_value(json_object_get(t, "name")), json_string_value(json_object_get(c, "case")));
-        bad += check_case(name, json_string_value(tmpl), json_string_length(tmpl), in, json_is_string(want) ? json_string_value(want) : "", json_is_string(want) ? json_string_length(want) : 0, error);
+        snprintf(name, sizeof name, "%s %s", json_string_value(json_object_get(t, "name")),
+                 json_string_value(json_object_get(c, "case")));
+        bad += check_case(name, json_string_value(tmpl), json_string_length(tmpl), in,
+                          json_is_string(want) ? json_string_value(want) : "",
+                          json_is_string(want) ? json_string_length(want) : 0, error);
         json_decref(in);
         n++;
     }
@@ -145,21 +156,31 @@ static void check_marks(const char *tmpl, const char *json, const char *text, co
 }
 static void untrusted_spans(void **state)
 {
-    static const char in[] = "{\"messages\":[{\"role\":\"user\",\"content\":\" a<b> \"}],\"bos_token\":\"<s>\",\"variables\":{\"v\":\"var\"},\"tools\":[{\"k\":1}]}";
+    static const char in[] = "{\"messages\":[{\"role\":\"user\",\"content\":\" a<b> "
+                             "\"}],\"bos_token\":\"<s>\",\"variables\":{\"v\":\"var\"},\"tools\":[{\"k\":1}]}";
     UNUSED(state);
     check_marks("{{bos_token}}<|{{messages[0].role}}|>{{v}}", in, "<s><|user|>var", ".....^^^^.....");
     check_marks("{{ '<' ~ messages[0].content|trim ~ '>' }}", in, "<a<b>>", ".^^^^.");
     check_marks("{% set m = messages[0] %}{{ m.role[1:3] + 'X' + m.role[::-1] }}", in, "seXresu", "^^.^^^^");
-    check_marks("{{ messages[0].role|replace('se', 'SE') }}{{ 'xsex'|replace('se', messages[0].role) }}", in, "uSErxuserx", "^..^.^^^^.");
+    check_marks("{{ messages[0].role|replace('se', 'SE') }}{{ 'xsex'|replace('se', messages[0].role) }}", in,
+                "uSErxuserx", "^..^.^^^^.");
     check_marks("{{ ['a', messages[0].role]|join('+') }}", in, "a+user", "..^^^^");
-    check_marks("{{ messages[0].role|upper }}{{ 'a'|upper }}{{ messages[0].role|title }}", in, "USERAUser", "^^^^.^^^^");
-    check_marks("{{ messages[0]|tojson }}", in, "{\"role\": \"user\", \"content\": \" a<b> \"}", "..^^^^....^^^^....^^^^^^^....^^^^^^..");
+    check_marks("{{ messages[0].role|upper }}{{ 'a'|upper }}{{ messages[0].role|title }}", in, "USERAUser",
+                "^^^^.^^^^");
+    check_marks("{{ messages[0]|tojson }}", in, "{\"role\": \"user\", \"content\": \" a<b> \"}",
+                "..^^^^....^^^^....^^^^^^^....^^^^^^..");
     check_marks("{{ tools }}", in, "[{'k': 1}]", "...^......");
-    check_marks("{% set x %}[{{ messages[0].role }}]{% endset %}{{ x }}{{ '%s|%s' % ('a', messages[0].role) }}", in, "[user]a|user", ".^^^^...^^^^");
-    check_marks("{% macro f(a) %}<{{ a }}>{% endmacro %}{{ f(messages[0].role) }}{{ '{}!'.format(messages[0].role) }}", in, "<user>user!", ".^^^^.^^^^.");
-    check_marks("{{ messages[0].content|e }}{{ messages[0].role|indent(2, true) }}", in, " a&lt;b&gt;   user", "^^^^^^^^^^^^..^^^^");
-    check_marks("{% for c in messages[0].role %}{{ c }}-{% endfor %}{{ messages[0].content.split('<')[1] }}", in, "u-s-e-r-b> ", "^.^.^.^.^^^");
-    check_marks("{% filter upper %}x{{ messages[0].role }}{% endfilter %}{{ messages[0].role * 2 }}", in, "XUSERuseruser", ".^^^^^^^^^^^^");
+    check_marks("{% set x %}[{{ messages[0].role }}]{% endset %}{{ x }}{{ '%s|%s' % ('a', messages[0].role) }}",
+                in, "[user]a|user", ".^^^^...^^^^");
+    check_marks(
+        "{% macro f(a) %}<{{ a }}>{% endmacro %}{{ f(messages[0].role) }}{{ '{}!'.format(messages[0].role) }}",
+        in, "<user>user!", ".^^^^.^^^^.");
+    check_marks("{{ messages[0].content|e }}{{ messages[0].role|indent(2, true) }}", in, " a&lt;b&gt;   user",
+                "^^^^^^^^^^^^..^^^^");
+    check_marks("{% for c in messages[0].role %}{{ c }}-{% endfor %}{{ messages[0].content.split('<')[1] }}",
+                in, "u-s-e-r-b> ", "^.^.^.^.^^^");
+    check_marks("{% filter upper %}x{{ messages[0].role }}{% endfilter %}{{ messages[0].role * 2 }}", in,
+                "XUSERuseruser", ".^^^^^^^^^^^^");
 }
 
 /* ---- errors and limits ---------------------------------------------------------------------------- */
@@ -169,7 +190,8 @@ static void check_error(const char *tmpl, const char *json, tess_status want, co
     chat_out out;
     tess_error err = {0};
     tess_status st = render(tmpl, json, &out, &err);
-    if (st != want || !strstr(err.text, part)) fail_msg("%s: got %d '%s', want %d with '%s'", tmpl, (int)st, err.text, (int)want, part);
+    if (st != want || !strstr(err.text, part))
+        fail_msg("%s: got %d '%s', want %d with '%s'", tmpl, (int)st, err.text, (int)want, part);
     assert_null(out.plain);
     assert_null(out.text.data);
     chat_out_free(&mem_libc, &out);
@@ -178,7 +200,8 @@ static void check_error(const char *tmpl, const char *json, tess_status want, co
 static void errors(void **state)
 {
     UNUSED(state);
-    check_error("a\nb\n{{ raise_exception('no, thanks') }}", EMPTY, TESS_E_TEMPLATE, "chat template line 3: no, thanks");
+    check_error("a\nb\n{{ raise_exception('no, thanks') }}", EMPTY, TESS_E_TEMPLATE,
+                "chat template line 3: no, thanks");
     check_error("\n{% if x %}\n", EMPTY, TESS_E_TEMPLATE, "line 2: a block is not closed");
     check_error("{{ a.b.c }}", EMPTY, TESS_E_TEMPLATE, "line 1: 'a' is undefined");
     check_error("{{ 1 / 0 }}", EMPTY, TESS_E_TEMPLATE, "division by zero");
@@ -216,11 +239,25 @@ static char *repeat(const char *a, size_t n, const char *mid, const char *b)
 /* All that nests, far beyond the limits: an error each time, whatever the stack. */
 static void run_nested(void)
 {
-    static const char *const nests[][3] = {
-        {"{{", "((", "))"}, {"", "{% if 1 %}", "{% endif %}"}, {"", "{% for a in [1] %}", "{% endfor %}"}, {"{{", "[[", "]]"},
-        {"{{", "{1:", "}"}, {"{{", "- ", ""}, {"{{", "not ", ""}, {"{{", "a[", "]"}, {"{{", "f(", ")"}, {"{{ 1", "|d(1", ")"}, {"{{", "1 if 1 else ", ""},
-        {"{{ 1", "+1", ""}, {"{{ a", ".a", ""}, {"{{ 'a'", "|trim", ""}, {"", "{% macro m() %}", "{% endmacro %}"}, {"{{", "1 + (2 * ", ")"},
-        {"", "{% set x %}", "{% endset %}"}, {"", "{% with %}", "{% endwith %}"}, {"", "{% filter trim %}", "{% endfilter %}"}};
+    static const char *const nests[][3] = {{"{{", "((", "))"},
+                                           {"", "{% if 1 %}", "{% endif %}"},
+                                           {"", "{% for a in [1] %}", "{% endfor %}"},
+                                           {"{{", "[[", "]]"},
+                                           {"{{", "{1:", "}"},
+                                           {"{{", "- ", ""},
+                                           {"{{", "not ", ""},
+                                           {"{{", "a[", "]"},
+                                           {"{{", "f(", ")"},
+                                           {"{{ 1", "|d(1", ")"},
+                                           {"{{", "1 if 1 else ", ""},
+                                           {"{{ 1", "+1", ""},
+                                           {"{{ a", ".a", ""},
+                                           {"{{ 'a'", "|trim", ""},
+                                           {"", "{% macro m() %}", "{% endmacro %}"},
+                                           {"{{", "1 + (2 * ", ")"},
+                                           {"", "{% set x %}", "{% endset %}"},
+                                           {"", "{% with %}", "{% endwith %}"},
+                                           {"", "{% filter trim %}", "{% endfilter %}"}};
     for (size_t i = 0; i < ARRAY_LEN(nests); i++) {
         char *mid = repeat(nests[i][1], 20000, "1", nests[i][2]);
         char *all = malloc(strlen(mid) + 64);
@@ -233,11 +270,19 @@ static void run_nested(void)
         free(all);
         free(mid);
     }
-    check_error("{% macro f(x) %}{% if 1 %}{{ f(x) }}{% endif %}{% endmacro %}{{ f(1) }}", EMPTY, TESS_E_TEMPLATE, "nested deeper");
-    check_error("{% set ns = namespace(x=[]) %}{% for i in range(1000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}", EMPTY, TESS_E_TEMPLATE, "nested deeper");
-    check_error("{% set ns = namespace(x=[]) %}{% for i in range(1000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x|tojson }}", EMPTY, TESS_E_TEMPLATE, "nested deeper");
-    check_error("{% set ns = namespace(x=[]) %}{% for i in range(1000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x == [ns.x] }}", EMPTY, TESS_E_TEMPLATE, "");
-    check_error("{% for x in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}", EMPTY, TESS_E_TEMPLATE, "nested deeper");
+    check_error("{% macro f(x) %}{% if 1 %}{{ f(x) }}{% endif %}{% endmacro %}{{ f(1) }}", EMPTY,
+                TESS_E_TEMPLATE, "nested deeper");
+    check_error(
+        "{% set ns = namespace(x=[]) %}{% for i in range(1000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}",
+        EMPTY, TESS_E_TEMPLATE, "nested deeper");
+    check_error("{% set ns = namespace(x=[]) %}{% for i in range(1000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ "
+                "ns.x|tojson }}",
+                EMPTY, TESS_E_TEMPLATE, "nested deeper");
+    check_error("{% set ns = namespace(x=[]) %}{% for i in range(1000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ "
+                "ns.x == [ns.x] }}",
+                EMPTY, TESS_E_TEMPLATE, "");
+    check_error("{% for x in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}", EMPTY, TESS_E_TEMPLATE,
+                "nested deeper");
     char *deep = repeat("[", 100000, "", "]"), *json = malloc(strlen(deep) + 64);
     assert_non_null(json);
     sprintf(json, "{\"messages\":%s}", deep);
@@ -287,7 +332,8 @@ static void depth_is_enough(void **state)
     chat_out_free(&mem_libc, &out);
     free(all);
     free(mid);
-    static const char rec[] = "{% macro f(n) %}{% if n > 0 %}{{ n }} {{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(50) }}";
+    static const char rec[] =
+        "{% macro f(n) %}{% if n > 0 %}{{ n }} {{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(50) }}";
     if (render(rec, EMPTY, &out, &err) < 0) fail_msg("%s", err.text);
     chat_out_free(&mem_libc, &out);
 }
@@ -295,10 +341,15 @@ static void depth_is_enough(void **state)
 static void work_limits(void **state)
 {
     UNUSED(state);
-    check_error("{% for i in range(100000) %}{% for k in range(100000) %}{% endfor %}{% endfor %}", EMPTY, TESS_E_TEMPLATE, "steps");
+    check_error("{% for i in range(100000) %}{% for k in range(100000) %}{% endfor %}{% endfor %}", EMPTY,
+                TESS_E_TEMPLATE, "steps");
     check_error("{{ 'a' * 9999999999 }}", EMPTY, TESS_E_TEMPLATE, "");
-    check_error("{% set ns = namespace(s='abcdefgh') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}", EMPTY, TESS_E_TEMPLATE, "");
-    check_error("{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", EMPTY, TESS_E_TEMPLATE, "");
+    check_error("{% set ns = namespace(s='abcdefgh') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% "
+                "endfor %}{{ ns.s }}",
+                EMPTY, TESS_E_TEMPLATE, "");
+    check_error(
+        "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        EMPTY, TESS_E_TEMPLATE, "");
     check_error("{{ [1] * 999999999999 }}", EMPTY, TESS_E_TEMPLATE, "");
     check_error("{{ '%999999999d' % 1 }}", EMPTY, TESS_E_TEMPLATE, "MiB");
     check_error("{{ range(100001) }}", EMPTY, TESS_E_TEMPLATE, "range");
@@ -312,7 +363,9 @@ static void work_limits(void **state)
 }
 
 /* Memory that ends after some allocations: NOMEM, nothing leaks. */
-typedef struct { int left, live; } meter;
+typedef struct {
+    int left, live;
+} meter;
 static void *meter_alloc(void *user, size_t size, size_t align)
 {
     meter *m = user;
@@ -350,13 +403,16 @@ static void tokens_and_defaults(void **state)
 {
     chat_out out;
     tess_error err = {0};
-    static const char tmpl[] = "{{ bos_token }}|{{ eos_token is defined }}|{{ tools is none }}|{{ add_generation_prompt }}";
+    static const char tmpl[] =
+        "{{ bos_token }}|{{ eos_token is defined }}|{{ tools is none }}|{{ add_generation_prompt }}";
     static const char own[] = "{\"messages\":[],\"bos_token\":\"<b>\"}";
     UNUSED(state);
-    assert_int_equal(chat_render(&mem_libc, tmpl, strlen(tmpl), EMPTY, strlen(EMPTY), "<s>", NULL, &out, &err), TESS_OK);
+    assert_int_equal(chat_render(&mem_libc, tmpl, strlen(tmpl), EMPTY, strlen(EMPTY), "<s>", NULL, &out, &err),
+                     TESS_OK);
     assert_string_equal(out.text.data, "<s>|False|True|False");
     chat_out_free(&mem_libc, &out);
-    assert_int_equal(chat_render(&mem_libc, tmpl, strlen(tmpl), own, strlen(own), "<s>", "</s>", &out, &err), TESS_OK);
+    assert_int_equal(chat_render(&mem_libc, tmpl, strlen(tmpl), own, strlen(own), "<s>", "</s>", &out, &err),
+                     TESS_OK);
     assert_string_equal(out.text.data, "<b>|True|True|False");
     chat_out_free(&mem_libc, &out);
     assert_int_equal(render("{{ strftime_now('%Y') }}", EMPTY, &out, &err), TESS_OK);
@@ -369,9 +425,11 @@ int main(int argc, char **argv)
     UNUSED(argv);
     if (argc > 1) return run_nested(), 0; /* for a run with a small stack */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(recorded_cases), cmocka_unit_test(published_templates), cmocka_unit_test(untrusted_spans),
-        cmocka_unit_test(errors), cmocka_unit_test(nesting), cmocka_unit_test(small_stack), cmocka_unit_test(depth_is_enough), cmocka_unit_test(work_limits),
-        cmocka_unit_test(out_of_memory), cmocka_unit_test(tokens_and_defaults),
+        cmocka_unit_test(recorded_cases),  cmocka_unit_test(published_templates),
+        cmocka_unit_test(untrusted_spans), cmocka_unit_test(errors),
+        cmocka_unit_test(nesting),         cmocka_unit_test(small_stack),
+        cmocka_unit_test(depth_is_enough), cmocka_unit_test(work_limits),
+        cmocka_unit_test(out_of_memory),   cmocka_unit_test(tokens_and_defaults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

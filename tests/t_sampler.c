@@ -12,10 +12,16 @@
 
 static tess_seq_params off(void)
 {
-    tess_seq_params p = {.struct_size = sizeof p, .temperature = 1, .top_p = 1, .repeat_penalty = 1, .repeat_last_n = -1, .seed = 7};
+    tess_seq_params p = {.struct_size = sizeof p,
+                         .temperature = 1,
+                         .top_p = 1,
+                         .repeat_penalty = 1,
+                         .repeat_last_n = -1,
+                         .seed = 7};
     return p;
 }
-static const float five[5] = {-0.916290732f, -1.203972804f, -1.609437912f, -2.659260037f, -3.506557897f}; /* ln .4 .3 .2 .07 .03 */
+static const float five[5] = {-0.916290732f, -1.203972804f, -1.609437912f, -2.659260037f,
+                              -3.506557897f}; /* ln .4 .3 .2 .07 .03 */
 
 static uint32_t kept(const float *x, size_t n, const tess_seq_params *p, sampler_work *w)
 {
@@ -35,9 +41,18 @@ static void check_prefix(const tess_seq_params *p, uint32_t want)
 static void filters_keep_expected_sets(void **state)
 {
     UNUSED(state);
-    static const struct { float v; uint32_t n; } tp[] = {{0.69f, 2}, {0.70f, 2}, {0.71f, 3}, {0.0001f, 1}, {0, 1}, {1, 5}};
-    static const struct { float v; uint32_t n; } mp[] = {{0.5f, 3}, {0.75f, 2}, {0.76f, 1}, {1, 1}, {0, 5}};
-    static const struct { int32_t v; uint32_t n; } tk[] = {{1, 1}, {3, 3}, {100, 5}, {0, 5}, {-1, 5}};
+    static const struct {
+        float v;
+        uint32_t n;
+    } tp[] = {{0.69f, 2}, {0.70f, 2}, {0.71f, 3}, {0.0001f, 1}, {0, 1}, {1, 5}};
+    static const struct {
+        float v;
+        uint32_t n;
+    } mp[] = {{0.5f, 3}, {0.75f, 2}, {0.76f, 1}, {1, 1}, {0, 5}};
+    static const struct {
+        int32_t v;
+        uint32_t n;
+    } tk[] = {{1, 1}, {3, 3}, {100, 5}, {0, 5}, {-1, 5}};
     for (size_t i = 0; i < ARRAY_LEN(tp); i++) {
         tess_seq_params p = off();
         p.top_p = tp[i].v;
@@ -136,7 +151,8 @@ static void nonfinite_is_refused(void **state)
 static void bad_parameters_are_refused(void **state)
 {
     UNUSED(state);
-    static const float bad_t[] = {-1, NAN, INFINITY}, bad_unit[] = {-0.1f, 1.1f, NAN}, bad_rep[] = {0, -1, NAN, INFINITY};
+    static const float bad_t[] = {-1, NAN, INFINITY}, bad_unit[] = {-0.1f, 1.1f, NAN},
+                       bad_rep[] = {0, -1, NAN, INFINITY};
     tess_error err;
     for (size_t i = 0; i < ARRAY_LEN(bad_t); i++) {
         tess_seq_params p = off();
@@ -165,7 +181,8 @@ static void bad_parameters_are_refused(void **state)
 }
 
 /* Probability of id under p, from the filter's output. */
-static double prob_of(const float *x, size_t n, const int32_t *h, size_t n_h, size_t n_prompt, const tess_seq_params *p, uint32_t id)
+static double prob_of(const float *x, size_t n, const int32_t *h, size_t n_h, size_t n_prompt,
+                      const tess_seq_params *p, uint32_t id)
 {
     sampler_work w = {.m = &mem_libc};
     uint32_t k = 0;
@@ -176,7 +193,8 @@ static double prob_of(const float *x, size_t n, const int32_t *h, size_t n_h, si
     sampler_free(&w);
     return r;
 }
-static void check_logits(const double *want, const float *x, size_t n, const int32_t *h, size_t n_h, size_t n_prompt, const tess_seq_params *p)
+static void check_logits(const double *want, const float *x, size_t n, const int32_t *h, size_t n_h,
+                         size_t n_prompt, const tess_seq_params *p)
 {
     double sum = 0;
     for (size_t i = 0; i < n; i++) sum += exp(want[i]);
@@ -215,7 +233,8 @@ static void penalties(void **state)
     sampler_free(&w);
 }
 
-/* Chi-square of 20000 draws against the wanted probabilities; 4 degrees of freedom at most: 18.5 is the 0.999 quantile. */
+/* Chi-square of 20000 draws against the wanted probabilities; 4 degrees of freedom at most: 18.5 is the 0.999
+ * quantile. */
 static double chi_square(const tess_seq_params *p, const double *want)
 {
     enum { DRAWS = 20000 };
@@ -313,11 +332,16 @@ static void selection_equals_full_sort(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(filters_keep_expected_sets), cmocka_unit_test(many_equal_logits),
-        cmocka_unit_test(temperature_values), cmocka_unit_test(cold_is_greedy),
-        cmocka_unit_test(nonfinite_is_refused), cmocka_unit_test(bad_parameters_are_refused),
-        cmocka_unit_test(penalties), cmocka_unit_test(frequencies),
-        cmocka_unit_test(draw_depends_on_seed_and_step_only), cmocka_unit_test(selection_equals_full_sort),
+        cmocka_unit_test(filters_keep_expected_sets),
+        cmocka_unit_test(many_equal_logits),
+        cmocka_unit_test(temperature_values),
+        cmocka_unit_test(cold_is_greedy),
+        cmocka_unit_test(nonfinite_is_refused),
+        cmocka_unit_test(bad_parameters_are_refused),
+        cmocka_unit_test(penalties),
+        cmocka_unit_test(frequencies),
+        cmocka_unit_test(draw_depends_on_seed_and_step_only),
+        cmocka_unit_test(selection_equals_full_sort),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
