@@ -291,9 +291,13 @@ static void count_weights(tess_model *m)
     const ct_info *info = ct_get(m->file);
     uint64_t by_dtype[DT_COUNT] = {0};
     for (uint32_t i = 0; i < info->n_pieces; i++) {
-        const ct_tensor *t = &info->tensors[info->pieces[i].tensor];
-        m->weight_bytes += info->pieces[i].usize;
-        if (t->dtype < DT_COUNT) by_dtype[t->dtype] += info->pieces[i].usize;
+        const ct_piece *p = &info->pieces[i];
+        const ct_tensor *t = &info->tensors[p->tensor];
+        m->weight_bytes += p->usize;
+        if (t->dtype < DT_COUNT) by_dtype[t->dtype] += p->usize;
+        if (t->role == ROLE_POS_EMBED || (t->role == ROLE_EMBED && !m->a.tied_head)) continue; /* one row is read */
+        m->token_bytes += p->usize;
+        if (t->rank == 2) m->token_macs += p->n_rows * p->n_k;
     }
     for (uint32_t d = 1; d < DT_COUNT; d++)
         if (by_dtype[d] > by_dtype[m->weight_dtype]) m->weight_dtype = d;

@@ -42,6 +42,7 @@ struct tess_model {
     model_layer_norms *norms;   /* [n_layers] */
     model_layer_rank *layers;   /* [n_layers][n_ranks] */
     uint64_t weight_bytes;
+    uint64_t token_bytes, token_macs; /* see tess_model_info */
     uint32_t weight_dtype;      /* of most parameters */
 };
 

@@ -135,6 +135,8 @@ typedef struct {
     const tess_token *eos_list;       /* n_eos ids that end a generation; owned by the model */
     float temperature, top_p, min_p, repetition_penalty; /* generation_config of the model; < 0 = not given */
     int32_t top_k, do_sample;                            /* -1 = not given */
+    uint64_t token_bytes, token_macs; /* weights that one token reads, and its multiply-adds with them: all but tables
+                                         of which a token takes one row */
 } tess_model_info;
 TESS_API void tess_model_info_init_(tess_model_info *p, size_t size);
 #define tess_model_info_init(p) tess_model_info_init_((p), sizeof *(p))
