@@ -35,7 +35,7 @@ TOOLS    := $(patsubst tools/%.c,%,$(wildcard tools/*-*.c))
 TESTS    := $(patsubst tests/%.c,%,$(wildcard tests/t_*.c))
 EXAMPLES := $(patsubst examples/%.c,%,$(wildcard examples/*.c))
 SCRIPTS  := $(wildcard tests/cli_*.sh tests/check_*.sh)
-PUBLIC_TOOLS = run-model serve-model
+PUBLIC_TOOLS = run-model bench-model serve-model
 # The public interface needs all of these; while one is missing only what needs less is built.
 ifeq ($(and $(wildcard lib/api.c),$(wildcard formats/container_read.c),$(wildcard lib/tok_vocab.c),$(wildcard lib/chat.c)),)
 TOOLS    := $(filter-out $(PUBLIC_TOOLS),$(TOOLS))

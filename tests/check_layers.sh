@@ -36,10 +36,10 @@ layer base lib/base/*.[ch] -- lib/base "$TMP/public"
 layer formats formats/*.[ch] -- formats lib/base "$TMP/public"
 layer kernels kernels/*.[ch] kernels/cpu/*.[ch] kernels/cuda/* -- kernels kernels/cpu kernels/cuda lib/base "$TMP/public"
 layer lib lib/*.[ch] -- lib lib/base formats kernels
-public=(tools/run-model.c tools/run*.[ch] tools/serve*.[ch] tools/cli.[ch])
+public=(tools/run-model.c tools/run*.[ch] tools/bench*.[ch] tools/serve*.[ch] tools/cli.[ch])
 for f in "${public[@]}"; do [ -f "$f" ] && present+=("$f"); done
-mkdir -p "$TMP/tool" && cp tools/cli.h tools/run*.h tools/serve*.h "$TMP/tool" 2>/dev/null
-layer "run-model and serve-model: public interface only" "${present[@]}" -- "$TMP/public" "$TMP/tool"
+mkdir -p "$TMP/tool" && cp tools/cli.h tools/run*.h tools/bench*.h tools/serve*.h "$TMP/tool" 2>/dev/null
+layer "run-model, bench-model and serve-model: public interface only" "${present[@]}" -- "$TMP/public" "$TMP/tool"
 layer examples examples/*.c -- "$TMP/public"
 
 only_in "the container and inspect-model know zstd" 'zstd[a-z_]*\.h' '^(formats/(container|ct_)|tools/(inspect|convert))'
