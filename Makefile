@@ -50,7 +50,7 @@ FULL_LIB  = $(BUILD)/libtessera-all.a
 SO_FILE   = libtessera.so.$(VERSION)
 SO_NAME   = libtessera.so.$(SOVERSION)
 
-.PHONY: all lib tools test unit test-programs asan tsan valgrind fuzz install uninstall format help clean FORCE
+.PHONY: all lib tools test unit test-programs asan tsan valgrind fuzz bench install uninstall format help clean FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 .SECONDEXPANSION:
@@ -146,6 +146,15 @@ run-fuzzers: $(FUZZERS:%=$(BUILD)/fuzz/%)
 	  $(BUILD)/fuzz/$$f -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=$(BUILD)/ $(BUILD)/corpus/$$f \
 	  $$(ls -d tests/fuzz/corpus/$$f 2>/dev/null) || exit 1; done
 
+# ---- measuring ----
+BENCH_MODEL   ?= $(BUILD)/smollm2/smollm2.tess
+BENCH_OPTIONS ?= -p 512 -n 64 -d 0,1024 -r 5
+$(BUILD)/smollm2/smollm2.tess: | $(BUILD)/bin/convert-hf
+	$(Q)tools/fetch-smollm2.sh $(@D)
+	$(Q)$(BUILD)/bin/convert-hf $(@D)/SmolLM2-135M-Instruct.Q4_1.gguf -o $@ --type bf16 --force
+bench: $(BUILD)/bin/bench-model $(BENCH_MODEL)
+	@$(BUILD)/bin/bench-model -m $(BENCH_MODEL) $(BENCH_OPTIONS)
+
 # ---- installing ----
 INSTALL = install
 MAN     = $(wildcard docs/*.1)
@@ -175,6 +184,7 @@ help:
 	@echo 'make unit       the test programs alone'
 	@echo 'make asan       unit tests under AddressSanitizer and UBSan   make tsan      under ThreadSanitizer (GOAL=test: all tests)'
 	@echo 'make valgrind   unit tests under valgrind                     make fuzz      every fuzzer for FUZZ_SECONDS=60'
+	@echo 'make bench      speed of SmolLM2, or of BENCH_MODEL; BENCH_OPTIONS=$(BENCH_OPTIONS)'
 	@echo 'make install    to PREFIX=/usr/local (DESTDIR, LIBDIR); make uninstall'
 	@echo 'make format     clang-format over all sources                 make clean'
 	@echo 'Variables: CC, OPT ($(OPT)), WERROR=-Werror, SAN, CFLAGS, CPPFLAGS, LDFLAGS, BUILD, V=1 (print commands)'

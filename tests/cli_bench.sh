@@ -47,7 +47,8 @@ expect "prompts left out" 0 "" "$bench" "$m" -p 0 -n 2 -r 1 --json
 equal "no prompt" 0 "$(count '"test": "prompt"')"
 expect "decode left out" 0 "" "$bench" "$m" -p 4 -n 0 -r 1 --json
 equal "no decode" 0 "$(count '"test": "decode"')"
-# The tiny model: every weight is read once per token, and half a token's K and V on average with one decode step.
+# The tiny model: every weight is read once per token, and half a token's K and V on average with one decode
+# step.
 weights=$(value weight_bytes)
 expect "bytes per token" 0 "" "$bench" "$m" -p 0 -n 1 -r 1 --kv f32 --json
 bytes=$(value bytes_per_token)
