@@ -18,12 +18,15 @@ kind = strstrt(names, "weights,") == 1 ? "weights" : "type"
 kinds = system("awk -F, -v k=" . kind . " 'NR == 1 { for (i = 1; i <= NF; i++) c[$i] = i; next } " \
     . "$c[\"test\"] == \"decode\" && !seen[$c[k]]++ { print $c[k] }' " . csv)
 peer = strstrt(names, "peer_tokens_per_s") > 0
-# Column c in the decode rows of kind i; other rows become NaN, which breaks no line.
+# Column c in the decode rows of kind t; other rows become NaN, which breaks no line.
 set datafile missing NaN
-y(i, c) = (strcol(kind) eq word(kinds, i) && strcol("test") eq "decode") ? column(c) : NaN
-plot for [i = 1:words(kinds)] csv using (y(i, "depth")):(y(i, "tokens_per_s")) \
-         with linespoints lc i pt 7 title word(kinds, i), \
-     for [i = 1:words(kinds)] csv using (y(i, "depth")):(y(i, "tokens_per_s")):(y(i, "min")):(y(i, "max")) \
-         with yerrorbars lc i pt 7 notitle, \
-     for [i = 1:(peer ? words(kinds) : 0)] csv using (y(i, "depth")):(y(i, "peer_tokens_per_s")) \
-         with linespoints lc i pt 6 dt 2 title word(kinds, i) . ", peer"
+y(t, c) = (strcol(kind) eq t && strcol("test") eq "decode") ? column(c) : NaN
+if (peer) {
+    plot for [t in kinds] csv using (y(t, "depth")):(y(t, "tokens_per_s")):(y(t, "min")):(y(t, "max")) \
+             with yerrorlines pt 7 title t, \
+         for [t in kinds] csv using (y(t, "depth")):(y(t, "peer_tokens_per_s")):(y(t, "peer_min")):(y(t, "peer_max")) \
+             with yerrorlines pt 6 dt 2 title t . ", peer"
+} else {
+    plot for [t in kinds] csv using (y(t, "depth")):(y(t, "tokens_per_s")):(y(t, "min")):(y(t, "max")) \
+             with yerrorlines pt 7 title t
+}
