@@ -66,7 +66,7 @@ uint32_t ct_axis_pieces(const arch_axis *x, uint32_t tp) { return MIN(tp, x->n_l
 
 const char *ct_axis_bad(const arch_axis *x)
 {
-    if (x->kind < AXIS_Q_HEADS || x->kind > AXIS_EXPERT) return "kind: is not known";
+    if (x->kind < AXIS_Q_HEADS || x->kind >= AXIS_COUNT) return "kind: is not known";
     if (x->unit == 0 || x->dim == 0 || x->dim > CT_DIM_MAX) return "unit or dim: out of range";
     if (ceil_div(x->dim, x->unit) > CT_UNITS_MAX || x->n_units != ceil_div(x->dim, x->unit))
         return "unit: does not divide dim into the units of the axis";

@@ -20,6 +20,18 @@
     {L "post_attention_layernorm", ROLE_POST_ATTN_NORM, 0, 0}, \
     {L "post_feedforward_layernorm", ROLE_POST_FFN_NORM, 0, 0}
 #define END {NULL, 0, 0, 0}
+/* Experts: one matrix each, under the names of a feed-forward; or all in one tensor, as newer versions save them. */
+#define EXPERTS(p, gate, up, down) \
+    {p "experts.%d." gate, ROLE_EXP_GATE, 0, 0}, {p "experts.%d." up, ROLE_EXP_UP, 0, 0}, \
+    {p "experts.%d." down, ROLE_EXP_DOWN, 0, 0}
+#define STACKED_EXPERTS(p) \
+    {p "experts.gate_up_proj", ROLE_EXP_GATE, FUSE_EXPERTS_GATE_UP, NAME_BARE | NAME_READ}, \
+    {p "experts.down_proj", ROLE_EXP_DOWN, FUSE_EXPERTS, NAME_BARE | NAME_READ}
+#define MOE_FFN(p) \
+    {p "mlp.gate", ROLE_ROUTER, 0, 0}, EXPERTS(p "mlp.", "gate_proj", "up_proj", "down_proj"), STACKED_EXPERTS(p "mlp.")
+#define SHARED_EXPERT(p, name) \
+    {p "mlp." name ".gate_proj", ROLE_SH_GATE, 0, 0}, {p "mlp." name ".up_proj", ROLE_SH_UP, 0, 0}, \
+    {p "mlp." name ".down_proj", ROLE_SH_DOWN, 0, 0}
 
 static const name_rule names_llama[] = {GLOBALS, PRE_NORMS, ATTN(L), GATED_FFN(L), QK_NORMS, END};
 static const name_rule names_gemma2[] = {
@@ -31,6 +43,20 @@ static const name_rule names_phi3[] = {
     {L "mlp.gate_up_proj", ROLE_GATE, FUSE_GATE_UP, 0}, {L "mlp.down_proj", ROLE_DOWN, 0, 0}, END};
 static const name_rule names_starcoder2[] = {
     GLOBALS, PRE_NORMS, ATTN(L), {L "mlp.c_fc", ROLE_UP, 0, 0}, {L "mlp.c_proj", ROLE_DOWN, 0, 0}, END};
+
+static const name_rule names_qwen_moe[] = {
+    GLOBALS, PRE_NORMS, ATTN(L), GATED_FFN(L), QK_NORMS, MOE_FFN(L), SHARED_EXPERT(L, "shared_expert"),
+    {L "mlp.shared_expert_gate", ROLE_SH_SWITCH, 0, 0}, END};
+#define MIXTRAL L "block_sparse_moe."
+static const name_rule names_mixtral[] = {
+    GLOBALS, PRE_NORMS, ATTN(L), {MIXTRAL "gate", ROLE_ROUTER, 0, 0}, EXPERTS(MIXTRAL, "w1", "w3", "w2"),
+    {L "mlp.gate", ROLE_ROUTER, 0, NAME_READ}, STACKED_EXPERTS(L "mlp."), END};
+static const name_rule names_granitemoe[] = {
+    GLOBALS, PRE_NORMS, ATTN(L), {MIXTRAL "router.layer", ROLE_ROUTER, 0, 0},
+    {MIXTRAL "input_linear", ROLE_EXP_GATE, FUSE_EXPERTS_GATE_UP, 0},
+    {MIXTRAL "output_linear", ROLE_EXP_DOWN, FUSE_EXPERTS, 0},
+    {L "shared_mlp.input_linear", ROLE_SH_GATE, FUSE_GATE_UP, 0},
+    {L "shared_mlp.output_linear", ROLE_SH_DOWN, 0, 0}, END};
 
 #define N "gpt_neox.layers.%d."
 static const name_rule names_neox[] = {
@@ -58,7 +84,7 @@ static const name_rule names_falcon[] = {
 
 /* The base of every row: a pre-norm decoder with RMS norms, gated SiLU and rotary halves. */
 #define LLAMA_LIKE \
-    .prefix = "model.", .names = names_llama, .norm_kind = NORM_RMS, .block_kind = BLOCK_PRE, \
+    .prefix = "model.", .norm_kind = NORM_RMS, .block_kind = BLOCK_PRE, \
     .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_HALF, .rope_theta = 10000, .rotary = 1, .eps = 1e-6
 #define ATTN_BIAS {"attention_bias", BIAS_QKV | BIAS_O, 0}
 #define GEMMA_LIKE \
@@ -67,13 +93,28 @@ static const name_rule names_falcon[] = {
     .gelu_tanh = true, .bias = {ATTN_BIAS}
 
 static const family families[] = {
-    {.model_type = "llama", .class_name = "LlamaForCausalLM", LLAMA_LIKE,
+    {.model_type = "llama", .class_name = "LlamaForCausalLM", LLAMA_LIKE, .names = names_llama,
      .bias = {ATTN_BIAS, {"mlp_bias", BIAS_FFN_IN | BIAS_FFN_OUT, 0}}},
-    {.model_type = "mistral", .class_name = "MistralForCausalLM", LLAMA_LIKE, .windows = WINDOW_ALL},
-    {.model_type = "qwen2", .class_name = "Qwen2ForCausalLM", LLAMA_LIKE, .windows = WINDOW_QWEN,
+    {.model_type = "mistral", .class_name = "MistralForCausalLM", LLAMA_LIKE, .names = names_llama, .windows = WINDOW_ALL},
+    {.model_type = "qwen2", .class_name = "Qwen2ForCausalLM", LLAMA_LIKE, .names = names_llama, .windows = WINDOW_QWEN,
      .biases = BIAS_QKV},
-    {.model_type = "qwen3", .class_name = "Qwen3ForCausalLM", LLAMA_LIKE, .windows = WINDOW_QWEN,
+    {.model_type = "qwen3", .class_name = "Qwen3ForCausalLM", LLAMA_LIKE, .names = names_llama, .windows = WINDOW_QWEN,
      .qk_norm = QK_NORM_HEAD, .bias = {ATTN_BIAS}},
+    {.model_type = "mixtral", .class_name = "MixtralForCausalLM", LLAMA_LIKE, .names = names_mixtral,
+     .windows = WINDOW_ALL, .moe = true, .router_norm = 1},
+    {.model_type = "qwen2_moe", .class_name = "Qwen2MoeForCausalLM", LLAMA_LIKE, .names = names_qwen_moe,
+     .windows = WINDOW_QWEN2_MOE, .moe = true, .shared_switch = true, .bias = {{"qkv_bias", BIAS_QKV, 1}}},
+    {.model_type = "qwen3_moe", .class_name = "Qwen3MoeForCausalLM", LLAMA_LIKE, .names = names_qwen_moe,
+     .windows = WINDOW_QWEN_MOE, .qk_norm = QK_NORM_HEAD, .moe = true, .bias = {ATTN_BIAS}},
+    {.model_type = "olmoe", .class_name = "OlmoeForCausalLM", LLAMA_LIKE, .names = names_qwen_moe,
+     .qk_norm = QK_NORM_ALL, .moe = true, .clip = true, .bias = {ATTN_BIAS}},
+    {.model_type = "granitemoe", .class_name = "GraniteMoeForCausalLM", LLAMA_LIKE, .names = names_granitemoe,
+     .moe = true, .router_kind = ROUTER_CHOSEN, .adjust = ADJUST_GRANITE, .bias = {ATTN_BIAS}},
+    {.model_type = "granitemoeshared", .class_name = "GraniteMoeSharedForCausalLM", LLAMA_LIKE,
+     .names = names_granitemoe, .moe = true, .router_kind = ROUTER_CHOSEN, .adjust = ADJUST_GRANITE,
+     .bias = {ATTN_BIAS}},
+    {.model_type = "granite", .class_name = "GraniteForCausalLM", LLAMA_LIKE, .names = names_llama, .adjust = ADJUST_GRANITE,
+     .bias = {ATTN_BIAS, {"mlp_bias", BIAS_FFN_IN | BIAS_FFN_OUT, 0}}},
     {.model_type = "smollm3", .class_name = "SmolLM3ForCausalLM", .prefix = "model.", .names = names_llama,
      .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_HALF, .rope_theta = 2000000, .rotary = 1, .eps = 1e-6,
      .tied = true, .adjust = ADJUST_SMOLLM3,

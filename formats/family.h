@@ -4,7 +4,7 @@
  *
  * A family row says how config.json numbers become an arch (hf_config.c and gguf_config.c read it) and how
  * tensors are named. A name rule gives the name of one role; "%d" is the layer; ".weight" and ".bias" are
- * appended. A rule may stand for several roles in one tensor (fused q, k, v; gate and up), whose rows are then
+ * appended. A second "%d" is the expert. A rule may stand for several roles in one tensor (fused q, k, v; gate and up), whose rows are then
  * taken apart while they are read, and may be stored transposed. Rows of a family with a peculiarity that no
  * number expresses have an `adjust` function in hf_config.c.
  *
@@ -16,12 +16,17 @@
 #include "source.h"
 
 enum { FUSE_NONE = 0, FUSE_QKV = 1 /* rows of q, then k, then v */,
-       FUSE_QKV_GROUPS = 2 /* for each kv head: its q heads, k, v */, FUSE_GATE_UP = 3 };
+       FUSE_QKV_GROUPS = 2 /* for each kv head: its q heads, k, v */, FUSE_GATE_UP = 3,
+       FUSE_EXPERTS = 4 /* three dimensions: the matrix of each expert */,
+       FUSE_EXPERTS_GATE_UP = 5 /* the same of gate and up, one above the other */ };
 enum {
     NAME_T = 1 /* matrix is stored columns by rows */,
     NAME_ROPE_PAIRS = 2 /* rows of a head interleave its two halves */,
     NAME_TWO_NORMS = 4 /* only in models of BLOCK_PARALLEL2 */,
-    NAME_ONE_NORM = 8 /* only in others */
+    NAME_ONE_NORM = 8 /* only in others */,
+    NAME_BARE = 16 /* no ".weight" follows; the bias is "_bias" */,
+    NAME_READ = 32 /* another spelling, never written */,
+    NAME_ALTERNATE = 64 /* rows of gate and up alternate */
 };
 typedef struct { const char *name; uint8_t role, fuse, flags; } name_rule;
 
@@ -30,7 +35,9 @@ enum {
     WINDOW_ALL,
     WINDOW_QWEN /* from max_window_layers on */,
     WINDOW_ALTERNATE /* even layers */,
-    WINDOW_PATTERN /* all but each n-th */
+    WINDOW_PATTERN /* all but each n-th */,
+    WINDOW_QWEN2_MOE /* even layers below max_window_layers, when use_sliding_window */,
+    WINDOW_QWEN_MOE /* all, when use_sliding_window */
 };
 typedef struct {
     const char *key;
@@ -52,8 +59,13 @@ typedef struct {
     double rope_theta, rotary, eps; /* defaults */
     double rope_local; /* default theta of sliding layers; 0 = they share all parameters with the full ones */
     int adjust;               /* ADJUST_* */
+    bool moe;                 /* may have experts */
+    uint8_t router_kind, router_norm; /* ROUTER_*; default of norm_topk_prob */
+    bool shared_switch;       /* the shared expert has one */
+    bool clip;                /* follows clip_qkv */
 } family;
-enum { ADJUST_NONE = 0, ADJUST_FALCON, ADJUST_NEOX, ADJUST_SMOLLM3, ADJUST_GEMMA2, ADJUST_GPT2 };
+enum { ADJUST_NONE = 0, ADJUST_FALCON, ADJUST_NEOX, ADJUST_SMOLLM3, ADJUST_GEMMA2, ADJUST_GPT2,
+       ADJUST_GRANITE };
 
 const family *family_by_model_type(const char *model_type); /* NULL when unknown */
 void family_list(char *dst, size_t n);                      /* "llama, mistral, ..." for messages */
@@ -68,12 +80,12 @@ const gguf_family *family_by_gguf(const char *arch, size_t len);
 void family_gguf_list(char *dst, size_t n);
 
 /* Where row r of a weight lies in the source tensor: base + r / block * stride + r % block, after undoing the
- * interleaving of heads of `pairs` rows when pairs != 0. */
-typedef struct { uint32_t src; bool transposed; uint32_t pairs; uint64_t base, block, stride; } row_map;
+ * interleaving of heads of `pairs` rows when pairs != 0. Transposed: of rows and columns k_base on. */
+typedef struct { uint32_t src; bool transposed; uint32_t pairs; uint64_t base, block, stride, k_base; } row_map;
 typedef struct {
     char name[96];            /* canonical, as role_name */
     uint32_t role, part;
-    int32_t layer;            /* -1 = global */
+    int32_t layer, expert;    /* -1 = none */
     uint64_t rows, cols;      /* cols 0: a vector of `rows` elements */
     row_map map;
     int32_t alias;            /* weight whose data this one shares, -1 = none */
@@ -95,7 +107,7 @@ typedef struct {
 } family_tensor;
 /* False when the model has no such tensor, or shares the data of another. */
 bool family_stored(const name_rule *r, const arch *a, const weight_plan *p, uint32_t part, int32_t layer,
-                   family_tensor *t);
+                   int32_t expert, family_tensor *t);
 /* Where row r goes, and how many rows from there on lie one after another. */
 uint64_t family_map_row(const row_map *m, uint64_t r, uint64_t *run);
 /* A box of a weight in the float type dtype, without gaps. A vector is a column of rows: row0, n_rows; or a

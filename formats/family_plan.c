@@ -23,12 +23,20 @@ typedef struct {
 
 /* ---- names ---- */
 
-static void expand(const char *prefix, const char *rule, int32_t layer, uint32_t part, char *dst)
+/* What names a weight. -1 = none. */
+typedef struct { uint32_t role, part; int32_t layer, expert; } weight_key;
+
+static void expand(const char *prefix, const name_rule *r, const weight_key *k, char *dst)
 {
+    const char *rule = r->name, *tail = k->part == PART_BIAS ? ".bias" : ".weight";
     size_t skip = strlen(prefix);
     if (skip && strncmp(rule, prefix, skip) == 0) rule += skip;
-    const char *d = strstr(rule, "%d"), *tail = part == PART_BIAS ? ".bias" : ".weight";
-    if (d) snprintf(dst, NAME_SIZE, "%.*s%d%s%s", (int)(d - rule), rule, layer, d + 2, tail);
+    if (r->flags & NAME_BARE) tail = k->part == PART_BIAS ? "_bias" : "";
+    const char *d = strstr(rule, "%d"), *e = d ? strstr(d + 2, "%d") : NULL;
+    if (e)
+        snprintf(dst, NAME_SIZE, "%.*s%d%.*s%d%s%s", (int)(d - rule), rule, k->layer, (int)(e - d - 2), d + 2,
+                 k->expert, e + 2, tail);
+    else if (d) snprintf(dst, NAME_SIZE, "%.*s%d%s%s", (int)(d - rule), rule, k->layer, d + 2, tail);
     else snprintf(dst, NAME_SIZE, "%s%s", rule, tail);
 }
 
@@ -40,30 +48,44 @@ static bool rule_covers(const name_rule *r, const arch *a, uint32_t role)
     switch (r->fuse) {
     case FUSE_QKV:
     case FUSE_QKV_GROUPS: return role == ROLE_Q || role == ROLE_K || role == ROLE_V;
-    case FUSE_GATE_UP: return role == ROLE_GATE || role == ROLE_UP;
+    case FUSE_GATE_UP:
+        return role == r->role || (r->role == ROLE_GATE ? role == ROLE_UP : role == ROLE_SH_UP);
+    case FUSE_EXPERTS_GATE_UP: return role == ROLE_EXP_GATE || role == ROLE_EXP_UP;
     default: return r->role == role;
     }
 }
 
 /* The first rule of the role whose tensor exists; else the first rule of the role (for the message), with *src
  * = -1. */
-static const name_rule *find_rule(const planner *x, uint32_t role, uint32_t part, int32_t layer, char *name,
-                                  int64_t *src)
+static const name_rule *find_rule(const planner *x, const weight_key *k, char *name, int64_t *src)
 {
     const name_rule *first = NULL;
     *src = -1;
     for (const name_rule *r = x->names; r->name; r++) {
-        if (!rule_covers(r, x->a, role)) continue;
-        expand(x->prefix, r->name, layer, part, name);
+        if (!rule_covers(r, x->a, k->role)) continue;
+        expand(x->prefix, r, k, name);
         *src = source_find(x->s, name);
         if (*src >= 0) return r;
         if (!first) first = r;
     }
-    if (first) expand(x->prefix, first->name, layer, part, name);
+    if (first) expand(x->prefix, first, k, name);
     return first;
 }
 
 /* ---- one weight ---- */
+
+/* Rows of one expert (columns, when transposed) in a tensor of all experts, and where they lie. rows x cols: the
+ * expert's own matrix; a vector has one column. */
+static uint64_t expert_rows(const name_rule *r, const weight_key *k, uint64_t rows, uint64_t cols, row_map *map)
+{
+    uint64_t both = r->fuse == FUSE_EXPERTS_GATE_UP ? 2 * rows : rows, e = (uint64_t)k->expert;
+    bool up = k->role == ROLE_EXP_UP && r->fuse == FUSE_EXPERTS_GATE_UP;
+    if (r->flags & NAME_ALTERNATE) *map = (row_map){.base = up, .block = 1, .stride = 2};
+    else *map = (row_map){.base = up ? rows : 0, .block = rows, .stride = rows};
+    if ((r->flags & NAME_T) && cols) map->k_base = e * cols;
+    else map->base += e * both;
+    return both;
+}
 
 /* Rows of the source tensor of a fused rule, and where those of `role` lie in it. */
 static uint64_t fused_rows(const arch *a, const name_rule *r, uint32_t role, uint64_t rows, row_map *map)
@@ -81,19 +103,21 @@ static uint64_t fused_rows(const arch *a, const name_rule *r, uint32_t role, uin
         map->stride = (group + 2) * hd;
         return q + 2 * k;
     case FUSE_GATE_UP:
-        map->base = role == ROLE_GATE ? 0 : rows;
+        map->base = role == ROLE_UP || role == ROLE_SH_UP ? rows : 0;
         return 2 * rows;
     default:
         return rows;
     }
 }
 
-static tess_status check_source(const planner *x, const src_tensor *t, uint64_t rows, uint64_t cols,
-                                tess_error *err)
+/* stacked: the first dimension when there is one more, else 0. cols 0: a vector. */
+static tess_status check_source(const planner *x, const src_tensor *t, uint64_t stacked, uint64_t rows,
+                                uint64_t cols, tess_error *err)
 {
-    char want[64], got[128] = "";
-    if (cols) snprintf(want, sizeof want, "%llu x %llu", (unsigned long long)rows, (unsigned long long)cols);
-    else snprintf(want, sizeof want, "%llu", (unsigned long long)rows);
+    char want[96], got[128] = "", before[32] = "", after[32] = "";
+    if (stacked) snprintf(before, sizeof before, "%llu x ", (unsigned long long)stacked);
+    if (cols) snprintf(after, sizeof after, " x %llu", (unsigned long long)cols);
+    snprintf(want, sizeof want, "%s%llu%s", before, (unsigned long long)rows, after);
     for (uint32_t i = 0; i < t->rank; i++) {
         size_t n = strlen(got);
         snprintf(got + n, sizeof got - n, "%s%llu", i ? " x " : "", (unsigned long long)t->shape[i]);
@@ -107,40 +131,51 @@ static tess_status check_source(const planner *x, const src_tensor *t, uint64_t 
     return TESS_OK;
 }
 
-static tess_status add_weight(planner *x, uint32_t role, uint32_t part, int32_t layer, weight **out)
+static tess_status add_weight(planner *x, const weight_key *k, weight **out)
 {
     weight_plan *p = x->p;
     if (!mem_grow(p->m, &p->w, &p->cap, p->n + 1u, sizeof *p->w))
         return ERR(x->err, TESS_E_NOMEM, "no memory for the list of weights");
     weight *w = &p->w[p->n++];
-    *w = (weight){.role = role, .part = part, .layer = layer, .alias = -1};
-    role_shape(x->a, role, part, &w->rows, &w->cols);
-    role_name(role, part, layer, w->name, sizeof w->name);
+    *w = (weight){.role = k->role, .part = k->part, .layer = k->layer, .expert = k->expert, .alias = -1};
+    role_shape(x->a, k->role, k->part, k->layer, &w->rows, &w->cols);
+    role_name(k->role, k->part, k->layer, k->expert, w->name, sizeof w->name);
     *out = w;
     return TESS_OK;
 }
 
 /* Adds the weight of this role if the model has one. `src` >= 0: taken from that tensor, which a rule without
  * fusing names. */
-static tess_status plan_role(planner *x, uint32_t role, uint32_t part, int32_t layer)
+static tess_status plan_weight(planner *x, const weight_key *k)
 {
     char name[NAME_SIZE];
     uint64_t rows, cols, src_rows;
     int64_t src;
     weight *w;
-    if (!role_shape(x->a, role, part, &rows, &cols)) return TESS_OK;
-    const name_rule *r = find_rule(x, role, part, layer, name, &src);
-    if (!r) return ERR(x->err, TESS_E_UNSUPPORTED, "this family has no name for %s", role_get(role)->name);
+    if (!role_shape(x->a, k->role, k->part, k->layer, &rows, &cols)) return TESS_OK;
+    const name_rule *r = find_rule(x, k, name, &src);
+    if (!r) return ERR(x->err, TESS_E_UNSUPPORTED, "this family has no name for %s", role_get(k->role)->name);
     if (src < 0) return ERR(x->err, TESS_E_FORMAT, "%s: tensor \"%s\" is missing", x->s->paths[0], name);
-    TRY(add_weight(x, role, part, layer, &w));
+    TRY(add_weight(x, k, &w));
     const src_tensor *t = &x->s->tensors[src];
-    src_rows = fused_rows(x->a, r, role, rows, &w->map);
+    bool stacked = r->fuse == FUSE_EXPERTS || r->fuse == FUSE_EXPERTS_GATE_UP;
+    src_rows = stacked ? expert_rows(r, k, rows, cols, &w->map) : fused_rows(x->a, r, k->role, rows, &w->map);
     w->map.src = (uint32_t)src;
     w->map.transposed = (r->flags & NAME_T) && cols;
     w->map.pairs = (r->flags & NAME_ROPE_PAIRS) ? x->a->head_dim : 0;
     x->used[src] = 1;
-    if (w->map.transposed) return check_source(x, t, cols, src_rows, x->err);
-    return check_source(x, t, src_rows, cols, x->err);
+    uint64_t first = stacked ? x->a->n_experts : 0;
+    if (w->map.transposed) return check_source(x, t, first, cols, src_rows, x->err);
+    return check_source(x, t, first, src_rows, cols, x->err);
+}
+
+/* The same for every expert, where the role has one tensor per expert. */
+static tess_status plan_role(planner *x, uint32_t role, uint32_t part, int32_t layer)
+{
+    weight_key k = {role, part, layer, -1};
+    if (!role_is_expert(role)) return plan_weight(x, &k);
+    for (k.expert = 0; k.expert < (int32_t)x->a->n_experts; k.expert++) TRY(plan_weight(x, &k));
+    return TESS_OK;
 }
 
 /* ---- head and embedding ---- */
@@ -170,7 +205,7 @@ static tess_status same_data(const source *s, uint32_t i, uint32_t j, bool *same
 static tess_status plan_alias(planner *x, uint32_t role, uint32_t of)
 {
     weight *w;
-    TRY(add_weight(x, role, PART_DATA, -1, &w));
+    TRY(add_weight(x, &(weight_key){role, PART_DATA, -1, -1}, &w));
     w->alias = (int32_t)of;
     w->map = x->p->w[of].map;
     return TESS_OK;
@@ -183,8 +218,8 @@ static tess_status plan_ends(planner *x, bool tied)
     char embed[NAME_SIZE], head[NAME_SIZE];
     int64_t e, h;
     bool same = false;
-    find_rule(x, ROLE_EMBED, PART_DATA, -1, embed, &e);
-    find_rule(x, ROLE_HEAD, PART_DATA, -1, head, &h);
+    find_rule(x, &(weight_key){ROLE_EMBED, PART_DATA, -1, -1}, embed, &e);
+    find_rule(x, &(weight_key){ROLE_HEAD, PART_DATA, -1, -1}, head, &h);
     const char *file = x->s->paths[0];
     if (e < 0 && (h < 0 || !tied))
         return ERR(x->err, TESS_E_FORMAT, "%s: tensor \"%s\" is missing", file, embed);
@@ -207,9 +242,9 @@ static tess_status plan_ends(planner *x, bool tied)
     else {
         weight *w;
         uint64_t rows, cols;
-        role_shape(x->a, ROLE_EMBED, PART_DATA, &rows, &cols);
-        TRY(check_source(x, &x->s->tensors[h], rows, cols, x->err));
-        TRY(add_weight(x, ROLE_EMBED, PART_DATA, -1, &w));
+        role_shape(x->a, ROLE_EMBED, PART_DATA, -1, &rows, &cols);
+        TRY(check_source(x, &x->s->tensors[h], 0, rows, cols, x->err));
+        TRY(add_weight(x, &(weight_key){ROLE_EMBED, PART_DATA, -1, -1}, &w));
         w->map = (row_map){.src = (uint32_t)h, .block = rows, .stride = rows};
         x->used[h] = 1;
     }
@@ -343,7 +378,7 @@ static tess_status read_transposed(const reader *x, uint64_t row0, uint64_t n_ro
         run = MIN(MIN(run, n_rows - r), (uint64_t)TILE);
         for (uint64_t k = 0; k < n_k; k += TILE) {
             uint64_t nk = MIN(n_k - k, (uint64_t)TILE);
-            TRY(x->s->read(x->s, x->map->src, k0 + k, nk, at, run, x->raw, tile, x->err));
+            TRY(x->s->read(x->s, x->map->src, x->map->k_base + k0 + k, nk, at, run, x->raw, tile, x->err));
             for (uint64_t i = 0; i < run; i++)
                 for (uint64_t j = 0; j < nk; j++)
                     memcpy(dst + ((r + i) * n_k + k + j) * x->esize, tile + (j * run + i) * x->esize, x->esize);
@@ -396,28 +431,30 @@ tess_status family_read(const source *s, const weight *w, uint32_t dtype, uint64
 
 /* ---- the way back ---- */
 
-static int64_t find_weight(const weight_plan *p, uint32_t role, uint32_t part, int32_t layer)
+static int64_t find_weight(const weight_plan *p, uint32_t role, uint32_t part, int32_t layer, int32_t expert)
 {
     for (uint32_t i = 0; i < p->n; i++)
-        if (p->w[i].role == role && p->w[i].part == part && p->w[i].layer == layer && p->w[i].alias < 0)
+        if (p->w[i].role == role && p->w[i].part == part && p->w[i].layer == layer &&
+            p->w[i].expert == expert && p->w[i].alias < 0)
             return i;
     return -1;
 }
 
 bool family_stored(const name_rule *r, const arch *a, const weight_plan *p, uint32_t part, int32_t layer,
-                   family_tensor *t)
+                   int32_t expert, family_tensor *t)
 {
     uint64_t all = 0, cols = 0;
     *t = (family_tensor){0};
+    if (r->flags & NAME_READ) return false;
     for (uint32_t role = 1; role < ROLE_COUNT; role++) {
-        int64_t w = rule_covers(r, a, role) ? find_weight(p, role, part, layer) : -1;
+        int64_t w = rule_covers(r, a, role) ? find_weight(p, role, part, layer, expert) : -1;
         if (w < 0) continue;
         cols = p->w[w].cols;
         t->from[t->n].weight = (uint32_t)w;
         all = fused_rows(a, r, role, p->w[w].rows, &t->from[t->n++].map);
     }
     if (t->n == 0) return false;
-    expand("", r->name, layer, part, t->name);
+    expand("", r, &(weight_key){0, part, layer, expert}, t->name);
     t->transposed = (r->flags & NAME_T) && cols;
     t->rank = cols ? 2 : 1;
     t->shape[0] = t->transposed ? cols : all;

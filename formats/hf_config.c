@@ -104,11 +104,14 @@ static const family *find_family(cfg *c)
 }
 
 /* Keys that change the result whatever the family, and that we do not follow. */
-static void refuse_unknown(cfg *c)
+static void refuse_unknown(cfg *c, const family *f)
 {
-    static const char *const keys[] = {"quantization_config", "compression_config", "num_local_experts",
-                                       "num_experts",         "n_routed_experts",   "sparsity_config",
+    static const char *const keys[] = {"quantization_config", "compression_config", "sparsity_config",
                                        "kv_lora_rank"};
+    static const char *const experts[] = {"num_local_experts", "num_experts", "n_routed_experts"};
+    for (size_t i = 0; f && !f->moe && i < ARRAY_LEN(experts); i++)
+        if (cfg_get(c->root, experts[i]))
+            cfg_fail(c, TESS_E_UNSUPPORTED, "%s: key \"%s\": this family has no experts", c->file, experts[i]);
     for (size_t i = 0; i < ARRAY_LEN(keys); i++)
         if (cfg_get(c->root, keys[i]))
             cfg_fail(c, TESS_E_UNSUPPORTED, "%s: key \"%s\": such models are not supported", c->file, keys[i]);
@@ -178,6 +181,8 @@ static bool rule_slides(cfg *c, const family *f, uint32_t i)
     switch (f->windows) {
     case WINDOW_ALL: return true;
     case WINDOW_QWEN: return i >= cfg_u32(c, "max_window_layers", 28, false);
+    case WINDOW_QWEN_MOE: return true;
+    case WINDOW_QWEN2_MOE: return i % 2 == 0 && i < cfg_u32(c, "max_window_layers", 28, false);
     case WINDOW_ALTERNATE: return i % 2 == 0;
     case WINDOW_PATTERN:
         n = cfg_u32(c, "sliding_window_pattern|_sliding_window_pattern", 6, false);
@@ -188,7 +193,7 @@ static bool rule_slides(cfg *c, const family *f, uint32_t i)
 
 static bool layer_slides(cfg *c, const family *f, const json_t *types, uint32_t i)
 {
-    if (!types || f->windows == WINDOW_ALL) return rule_slides(c, f, i);
+    if (!types || f->windows == WINDOW_ALL || f->windows == WINDOW_QWEN_MOE) return rule_slides(c, f, i);
     const char *type = json_string_value(json_array_get(types, i));
     if (type && strcmp(type, "full_attention") == 0) return false;
     if (!type || strcmp(type, "sliding_attention") != 0)
@@ -233,7 +238,8 @@ static void read_layers(cfg *c, const family *f, arch *a)
     uint32_t window = cfg_u32(c, "sliding_window", 0, false),
              interval = cfg_u32(c, "no_rope_layer_interval", 4, false);
     if (f->windows == WINDOW_NONE && f->adjust != ADJUST_SMOLLM3) window = 0;
-    if ((f->windows == WINDOW_QWEN || f->adjust == ADJUST_SMOLLM3) && !cfg_bool(c, "use_sliding_window", false))
+    bool asked = f->windows == WINDOW_QWEN || f->windows == WINDOW_QWEN_MOE || f->windows == WINDOW_QWEN2_MOE;
+    if ((asked || f->adjust == ADJUST_SMOLLM3) && !cfg_bool(c, "use_sliding_window", false))
         window = 0;
     if (types && json_array_size(types) != a->n_layers)
         cfg_fail(c, TESS_E_FORMAT, "%s: layer_types has %zu entries for %u layers", c->file,
@@ -288,6 +294,12 @@ static void adjust(cfg *c, const family *f, arch *a)
         if (cfg_bool(c, "scale_attn_by_inverse_layer_idx", false))
             cfg_fail(c, TESS_E_UNSUPPORTED, "%s: scale_attn_by_inverse_layer_idx is not supported", c->file);
         break;
+    case ADJUST_GRANITE:
+        a->attn_scale = cfg_f64(c, c->root, "attention_multiplier", 1);
+        a->embed_scale = cfg_f64(c, c->root, "embedding_multiplier", 1);
+        a->residual_scale = cfg_f64(c, c->root, "residual_multiplier", 1);
+        a->logit_scale = 1 / cfg_f64(c, c->root, "logits_scaling", 1);
+        break;
     default: break;
     }
 }
@@ -310,6 +322,8 @@ static void read_arch(cfg *c, hf_config *out)
     a->attn_scale = a->head_dim ? 1 / sqrt((double)a->head_dim) : 0;
     if (f->scale_embed) a->embed_scale = sqrt((double)a->hidden_size);
     adjust(c, f, a);
+    hf_moe_read(c, f, a);
+    if (f->clip) a->qkv_clip = cfg_f64(c, c->root, "clip_qkv", 0);
     if (c->st == TESS_OK) read_layers(c, f, a);
     out->tied = cfg_bool(c, "tie_word_embeddings", f->tied);
     a->tied_head = out->tied;
@@ -323,7 +337,7 @@ tess_status hf_config_read(const char *json, size_t len, const char *file, hf_co
     TRY(jsonr_parse_object(json, len, 0, file, &root, err));
     cfg c = {root, file, TESS_OK, err};
     out->fam = find_family(&c);
-    refuse_unknown(&c);
+    refuse_unknown(&c, out->fam);
     if (c.st == TESS_OK) read_arch(&c, out);
     json_decref(root);
     return c.st;

@@ -127,6 +127,37 @@ typedef struct {
 /* y = x * scale; cap > 0: y = cap * tanh(y / cap). In place allowed. */
 typedef struct { const float *x; size_t xs; float scale, cap; uint32_t n_tokens, n; float *y; size_t ys; } op_logits_args;
 
+/* In place: x = -limit where x < -limit, limit where x > limit. */
+typedef struct { float *x; size_t xs; uint32_t n_tokens, n; float limit; } op_clamp_args;
+
+/* ---- mixtures of experts ----
+ * A pair is a row and one of its n_used chosen experts; pairs of a rank's experts are numbered by expert, then by row. */
+#define OP_NO_PAIR UINT32_MAX
+
+/* Chooses n_used of n_experts for each row and weighs them; ids ascend. x: router logits.
+ *   scores   ROUTER_SOFTMAX: p = exp(x - max), l = lanes8(p), p / l. ROUTER_SIGMOID: 1 / (1 + exp(-x)). ROUTER_CHOSEN: x.
+ *   choice   of the greatest score (+ correction, if any); equal ones: the lower id. n_groups > 1: only among the groups_used
+ *            groups (of consecutive ids) with the greatest group score: its greatest, or (sigmoid) the sum of its two greatest.
+ *   weight   the score without correction; ROUTER_CHOSEN: softmax over the chosen, in order of ids, as above; norm: divided by the
+ *            sum of the chosen (ascending ids; sigmoid: + 1e-20); then * scale. Threads take rows. */
+typedef struct {
+    uint32_t kind, n_experts, n_used, n_groups, groups_used; bool norm; float scale; const float *correction;
+    const float *x; size_t xs; uint32_t n_tokens; uint32_t *ids; size_t is; float *w; size_t ws;
+} op_route_args;
+
+/* y[i] = x[rows[i]], i < n. Threads take rows. */
+typedef struct { const float *x; size_t xs; const uint32_t *rows; uint32_t n, cols; float *y; size_t ys; } op_gather_args;
+
+/* y[l][t] = over the choices j of row t, ascending, whose expert lies in leaf l: acc = 0; acc = fma(w[t][j], x[pair[t][j]], acc).
+ * leaf[0..n_leaves]: bounds of the rank's leaves in expert ids. y: leaf stride yl. */
+typedef struct {
+    const float *x; size_t xs; const uint32_t *ids, *pair; const float *w; size_t is, ps, ws; uint32_t n_used;
+    const uint32_t *leaf; uint32_t n_leaves, n_tokens, n; float *y; size_t ys, yl;
+} op_mix_args;
+
+/* y[t][i] = x[t][i] * (1 / (1 + exp(-g[t]))). In place allowed. */
+typedef struct { const float *x, *g; size_t xs, gs; uint32_t n_tokens, n; float *y; size_t ys; } op_switch_args;
+
 typedef struct op_table {
     const char *name; /* "ref", "avx2" */
     void (*linear)(const op_linear_args *a, uint32_t thread, uint32_t n_threads);
@@ -140,6 +171,11 @@ typedef struct op_table {
     void (*act)(const op_act_args *a, uint32_t thread, uint32_t n_threads);
     void (*reduce)(const op_reduce_args *a, uint32_t thread, uint32_t n_threads);
     void (*logits)(const op_logits_args *a, uint32_t thread, uint32_t n_threads);
+    void (*clamp)(const op_clamp_args *a, uint32_t thread, uint32_t n_threads);
+    void (*route)(const op_route_args *a, uint32_t thread, uint32_t n_threads);
+    void (*gather)(const op_gather_args *a, uint32_t thread, uint32_t n_threads);
+    void (*mix)(const op_mix_args *a, uint32_t thread, uint32_t n_threads);
+    void (*gate)(const op_switch_args *a, uint32_t thread, uint32_t n_threads);
 } op_table;
 extern const op_table op_table_ref;
 extern const op_table op_table_avx2;

@@ -6,55 +6,13 @@
  * flag before such a common barrier and leaves its answer in one of two words in turn, so that no thread can still
  * be reading the word that thread 0 writes next.
  */
-#include "exec.h"
-
+#include "exec_priv.h"
 #include "rope.h"
-
-typedef struct {
-    const tess_model *model;
-    uint32_t rank, first_thread, n_threads;
-    float *act;        /* arena of activations */
-    plan body, head;
-    float *scratch;    /* attention */
-    size_t scratch_floats;
-    pool_gate gate;
-} rank_state;
-
-struct exec {
-    mem m;
-    const tess_model *model;
-    const kv_pool *kv;
-    pool *threads;
-    program body, head;
-    rank_state rank[MAX_RANKS];
-    uint32_t max_rows;
-    float *logits;     /* [EXEC_HEAD_ROWS][stride] of all ranks */
-    size_t logits_stride;
-    float *rope[ARCH_MAX_ATTN_KINDS], *inv[ARCH_MAX_ATTN_KINDS];
-    uint32_t rope_rows[ARCH_MAX_ATTN_KINDS];
-    /* of the run under way */
-    const program *prog;
-    const exec_batch *batch;
-    uint32_t n_rows;
-    const uint32_t *cancel;
-    uint32_t stop[2];
-    bool stopped;
-};
 
 static void gate_wait(void *user, uint32_t thread)
 {
     UNUSED(thread);
     pool_gate_wait(user);
-}
-
-static const plan *plan_of(const exec *x, const rank_state *k) { return x->prog == &x->body ? &k->body : &k->head; }
-
-static float *slot_at(const exec *x, const rank_state *k, uint16_t slot, size_t *stride)
-{
-    const plan *l = plan_of(x, k);
-    const prog_slot *s = &x->prog->slots[slot];
-    *stride = l->stride[s->width];
-    return s->width == W_LOGITS ? x->logits + x->model->shards.rank[k->rank].vocab.lo : k->act + l->off[slot];
 }
 
 static const model_linear *linear_of(const exec *x, const rank_state *k, const prog_instr *c)
@@ -68,6 +26,11 @@ static const model_linear *linear_of(const exec *x, const rank_state *k, const p
     case WT_GATE: return &l->gate;
     case WT_UP: return &l->up;
     case WT_DOWN: return &l->down;
+    case WT_ROUTER: return &l->router;
+    case WT_SH_GATE: return &l->sh_gate;
+    case WT_SH_UP: return &l->sh_up;
+    case WT_SH_DOWN: return &l->sh_down;
+    case WT_SH_SWITCH: return &l->sh_switch;
     default: return &x->model->head[k->rank];
     }
 }
@@ -101,7 +64,7 @@ static uint32_t n_heads_of(const exec *x, const rank_state *k, bool kv_heads)
 static void run_linear(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     const model_linear *l = linear_of(x, k, c);
-    bool partial = c->weight == WT_O || c->weight == WT_DOWN; /* their bias is added behind the tree */
+    bool partial = c->weight == WT_O || c->weight == WT_DOWN || c->weight == WT_SH_DOWN; /* their bias is added behind the tree */
     op_linear_args a = {.w = &l->w, .bias = partial ? NULL : l->bias, .n_tokens = x->n_rows};
     a.x = slot_at(x, k, c->in[0], &a.xs);
     a.y = slot_at(x, k, c->out, &a.ys);
@@ -159,6 +122,16 @@ static void run_norm_sums(const exec *x, const rank_state *k, const prog_instr *
     if (a.cols) x->model->ops->norm_sums(&a, t, n);
 }
 
+static void run_clamp(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    const arch *m = &x->model->a;
+    const uint8_t width = x->prog->slots[c->out].width;
+    op_clamp_args a = {.n_tokens = x->n_rows, .limit = (float)m->qkv_clip,
+                       .n = n_heads_of(x, k, width != W_Q) * (width == W_V ? m->v_head_dim : m->head_dim)};
+    a.x = slot_at(x, k, c->out, &a.xs);
+    if (a.n) x->model->ops->clamp(&a, t, n);
+}
+
 static void run_rope(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     const arch *m = &x->model->a;
@@ -203,23 +176,35 @@ static void run_attn(const exec *x, rank_state *k, const prog_instr *c, uint32_t
 static void run_act(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     const shard_rank *s = &x->model->shards.rank[k->rank];
-    op_act_args a = {.act = x->model->a.act, .n_tokens = x->n_rows, .n = s->ffn.hi - s->ffn.lo};
+    shard_range own = x->prog->slots[c->out].width == W_SHARED ? s->shared : s->ffn;
+    op_act_args a = {.act = x->model->a.act, .n_tokens = x->n_rows, .n = own.hi - own.lo};
     a.g = slot_at(x, k, c->in[0], &a.gs);
     if (c->in[1] != NO_SLOT) a.u = slot_at(x, k, c->in[1], &a.us);
     a.y = slot_at(x, k, c->out, &a.ys);
     if (a.n) x->model->ops->act(&a, t, n);
 }
 
+static shard_range part_leaves(const shard_rank *r, uint8_t width)
+{
+    switch (width) {
+    case W_PART_O: return r->q_leaf;
+    case W_PART_DOWN: return r->ffn_leaf;
+    case W_PART_SHARED: return r->shared_leaf;
+    default: return r->expert_leaf;
+    }
+}
+
 /* Addresses of the L leaves of a split sum, wherever their ranks keep them. */
 static uint32_t gather_leaves(const exec *x, const prog_instr *c, const float **parts, size_t *stride)
 {
     const shard_plan *s = &x->model->shards;
-    bool o = x->prog->slots[c->in[0]].width == W_PART_O;
-    uint32_t n = o ? s->q.n_leaves : s->ffn.n_leaves;
+    const uint8_t width = x->prog->slots[c->in[0]].width;
+    uint32_t n = 0;
     for (uint32_t r = 0; r < s->n_ranks; r++) {
-        shard_range own = o ? s->rank[r].q_leaf : s->rank[r].ffn_leaf;
+        shard_range own = part_leaves(&s->rank[r], width);
         float *p = slot_at(x, &x->rank[r], c->in[0], stride);
         for (uint32_t l = own.lo; l < own.hi; l++) parts[l] = p + (size_t)(l - own.lo) * *stride * x->rank[r].body.rows;
+        n = MAX(n, own.hi);
     }
     return n;
 }
@@ -230,9 +215,9 @@ static void run_reduce(const exec *x, const rank_state *k, const prog_instr *c, 
     op_reduce_args a = {.parts = parts, .n_leaves = 1, .scale = 1, .n_tokens = x->n_rows, .n = x->model->a.hidden_size};
     if (x->prog->slots[c->in[0]].shared) {
         a.n_leaves = gather_leaves(x, c, parts, &a.ps);
-        a.bias = linear_of(x, k, c)->bias;
-        a.scale = (float)x->model->a.residual_scale;
+        if (c->weight != WT_NONE) a.bias = linear_of(x, k, c)->bias;
     } else parts[0] = slot_at(x, k, c->in[0], &a.ps);
+    if (c->scaled) a.scale = (float)x->model->a.residual_scale;
     if (c->in[1] != NO_SLOT) a.residual = slot_at(x, k, c->in[1], &a.rs);
     a.y = slot_at(x, k, c->out, &a.ys);
     x->model->ops->reduce(&a, t, n);
@@ -267,12 +252,14 @@ static void run_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_
     case PROG_LINEAR: run_linear(x, k, c, t, n); break;
     case PROG_HEAD_SUMS: run_head_sums(x, k, c, t, n); break;
     case PROG_NORM_SUMS: run_norm_sums(x, k, c, t, n); break;
+    case PROG_CLAMP: run_clamp(x, k, c, t, n); break;
     case PROG_ROPE: run_rope(x, k, c, t, n); break;
     case PROG_KV_WRITE: run_kv_write(x, k, c, t, n); break;
     case PROG_ATTN: run_attn(x, k, c, t, n); break;
     case PROG_ACT: run_act(x, k, c, t, n); break;
     case PROG_REDUCE: run_reduce(x, k, c, t, n); break;
-    default: run_logits(x, k, c, t, n); break;
+    case PROG_LOGITS: run_logits(x, k, c, t, n); break;
+    default: exec_moe(x, k, c, t, n); break;
     }
 }
 

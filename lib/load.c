@@ -121,11 +121,14 @@ static tess_status load_pieces(load_state *s, pool *p, tess_error *err)
 
 /* ---- views ---- */
 
-static const ct_tensor *find_tensor(const tess_model *m, uint32_t role, uint32_t part, int32_t layer)
+/* What names a weight. expert: -1 = none. */
+typedef struct { uint32_t role; int32_t layer, expert; } load_key;
+
+static const ct_tensor *find_tensor(const tess_model *m, const load_key *k, uint32_t part)
 {
     char name[160];
     const ct_info *info = ct_get(m->file);
-    role_name(role, part, layer, name, sizeof name);
+    role_name(k->role, part, k->layer, k->expert, name, sizeof name);
     int64_t i = ct_find(m->file, name);
     if (i < 0) return NULL;
     const ct_tensor *t = &info->tensors[i];
@@ -133,14 +136,14 @@ static const ct_tensor *find_tensor(const tess_model *m, uint32_t role, uint32_t
 }
 
 /* The tensor of a role, its shape compared with what the arch demands; *t stays NULL when the model has no such weight. */
-static tess_status need_tensor(const tess_model *m, uint32_t role, uint32_t part, int32_t layer, const ct_tensor **t, tess_error *err)
+static tess_status need_tensor(const tess_model *m, const load_key *k, uint32_t part, const ct_tensor **t, tess_error *err)
 {
     uint64_t rows, cols;
     char name[160];
     *t = NULL;
-    if (!role_shape(&m->a, role, part, &rows, &cols)) return TESS_OK;
-    const ct_tensor *f = find_tensor(m, role, part, layer);
-    role_name(role, part, layer, name, sizeof name);
+    if (!role_shape(&m->a, k->role, part, k->layer, &rows, &cols)) return TESS_OK;
+    const ct_tensor *f = find_tensor(m, k, part);
+    role_name(k->role, part, k->layer, k->expert, name, sizeof name);
     if (!f) return ERR(err, TESS_E_FORMAT, "%s: tensor %s is missing", ct_get(m->file)->path, name);
     uint64_t want_rank = cols ? 2 : 1;
     if (f->rank != want_rank || f->shape[0] != rows || (cols && f->shape[1] != cols))
@@ -150,11 +153,11 @@ static tess_status need_tensor(const tess_model *m, uint32_t role, uint32_t part
     return TESS_OK;
 }
 
-static tess_status load_vector(tess_model *m, uint32_t role, uint32_t part, int32_t layer, const float **out, tess_error *err)
+static tess_status load_vector(tess_model *m, const load_key *k, uint32_t part, const float **out, tess_error *err)
 {
     const ct_tensor *t;
     *out = NULL;
-    TRY(need_tensor(m, role, part, layer, &t, err));
+    TRY(need_tensor(m, k, part, &t, err));
     if (!t) return TESS_OK;
     if (!dtype_get(t->dtype)->is_float || t->n_pieces != 1) return ERR(err, TESS_E_FORMAT, "%s: tensor %s must be one piece of floats", ct_get(m->file)->path, t->name);
     float *v = arena_alloc(&m->store, t->shape[0], sizeof *v);
@@ -166,8 +169,9 @@ static tess_status load_vector(tess_model *m, uint32_t role, uint32_t part, int3
 
 static tess_status load_norm(tess_model *m, uint32_t role, int32_t layer, model_norm *out, tess_error *err)
 {
-    TRY(load_vector(m, role, PART_DATA, layer, &out->w, err));
-    return load_vector(m, role, PART_BIAS, layer, &out->b, err);
+    load_key k = {role, layer, -1};
+    TRY(load_vector(m, &k, PART_DATA, &out->w, err));
+    return load_vector(m, &k, PART_BIAS, &out->b, err);
 }
 
 static uint64_t stride_of(const ct_tensor *t, const ct_piece *p, const arch_axis *x)
@@ -226,13 +230,13 @@ static tess_status view_leaves(tess_model *m, const ct_tensor *t, const arch_axi
 }
 
 /* A row-parallel weight keeps the K of its leaves; a file of this tensor that is not split along K has one piece for all. */
-static tess_status load_linear(tess_model *m, uint32_t role, int32_t layer, shard_range rows_or_leaves, const arch_axis *k_axis, model_linear *out, tess_error *err)
+static tess_status load_linear(tess_model *m, load_key k, shard_range rows_or_leaves, const arch_axis *k_axis, model_linear *out, tess_error *err)
 {
     const ct_tensor *t;
     const float *bias;
-    TRY(need_tensor(m, role, PART_DATA, layer, &t, err));
+    TRY(need_tensor(m, &k, PART_DATA, &t, err));
     if (!t) return TESS_OK;
-    TRY(load_vector(m, role, PART_BIAS, layer, &bias, err));
+    TRY(load_vector(m, &k, PART_BIAS, &bias, err));
     if (k_axis) {
         out->bias = bias;
         return view_leaves(m, t, k_axis, rows_or_leaves, &out->w, err);
@@ -242,6 +246,31 @@ static tess_status load_linear(tess_model *m, uint32_t role, int32_t layer, shar
 }
 
 static shard_range scaled(shard_range r, uint32_t by) { return (shard_range){r.lo * by, r.hi * by}; }
+
+/* The experts of rank r, and what every rank holds whole: router and the switch of the shared expert. */
+static tess_status load_experts(tess_model *m, int32_t layer, uint32_t r, model_layer_rank *l, tess_error *err)
+{
+    const arch *a = &m->a;
+    const shard_rank *s = &m->shards.rank[r];
+    const load_key correction = {ROLE_ROUTER_CORRECTION, layer, -1};
+    uint32_t n = s->expert.hi - s->expert.lo;
+    shard_range inner = {0, a->moe_ffn_size}, outer = {0, a->hidden_size};
+    TRY(load_linear(m, (load_key){ROLE_ROUTER, layer, -1}, (shard_range){0, a->n_experts}, NULL, &l->router, err));
+    TRY(load_vector(m, &correction, PART_DATA, &l->router_correction, err));
+    TRY(load_linear(m, (load_key){ROLE_SH_GATE, layer, -1}, s->shared, NULL, &l->sh_gate, err));
+    TRY(load_linear(m, (load_key){ROLE_SH_UP, layer, -1}, s->shared, NULL, &l->sh_up, err));
+    TRY(load_linear(m, (load_key){ROLE_SH_DOWN, layer, -1}, s->shared_leaf, &m->shards.shared, &l->sh_down, err));
+    TRY(load_linear(m, (load_key){ROLE_SH_SWITCH, layer, -1}, (shard_range){0, 1}, NULL, &l->sh_switch, err));
+    l->experts = arena_alloc(&m->store, MAX(n, 1u), sizeof *l->experts);
+    if (!l->experts) return ERR(err, TESS_E_NOMEM, "no memory for %u experts", n);
+    for (uint32_t e = 0; e < n; e++) {
+        int32_t id = (int32_t)(s->expert.lo + e);
+        TRY(load_linear(m, (load_key){ROLE_EXP_GATE, layer, id}, inner, NULL, &l->experts[e].gate, err));
+        TRY(load_linear(m, (load_key){ROLE_EXP_UP, layer, id}, inner, NULL, &l->experts[e].up, err));
+        TRY(load_linear(m, (load_key){ROLE_EXP_DOWN, layer, id}, outer, NULL, &l->experts[e].down, err));
+    }
+    return TESS_OK;
+}
 
 static tess_status load_layer(tess_model *m, uint32_t i, tess_error *err)
 {
@@ -257,13 +286,14 @@ static tess_status load_layer(tess_model *m, uint32_t i, tess_error *err)
     for (uint32_t r = 0; r < m->shards.n_ranks; r++) {
         const shard_rank *s = &m->shards.rank[r];
         model_layer_rank *l = &m->layers[(size_t)i * m->shards.n_ranks + r];
-        TRY(load_linear(m, ROLE_Q, layer, scaled(s->q_head, a->head_dim), NULL, &l->q, err));
-        TRY(load_linear(m, ROLE_K, layer, scaled(s->kv_head, a->head_dim), NULL, &l->k, err));
-        TRY(load_linear(m, ROLE_V, layer, scaled(s->kv_head, a->v_head_dim), NULL, &l->v, err));
-        TRY(load_linear(m, ROLE_O, layer, s->q_leaf, &m->shards.q, &l->o, err));
-        TRY(load_linear(m, ROLE_GATE, layer, s->ffn, NULL, &l->gate, err));
-        TRY(load_linear(m, ROLE_UP, layer, s->ffn, NULL, &l->up, err));
-        TRY(load_linear(m, ROLE_DOWN, layer, s->ffn_leaf, &m->shards.ffn, &l->down, err));
+        TRY(load_linear(m, (load_key){ROLE_Q, layer, -1}, scaled(s->q_head, a->head_dim), NULL, &l->q, err));
+        TRY(load_linear(m, (load_key){ROLE_K, layer, -1}, scaled(s->kv_head, a->head_dim), NULL, &l->k, err));
+        TRY(load_linear(m, (load_key){ROLE_V, layer, -1}, scaled(s->kv_head, a->v_head_dim), NULL, &l->v, err));
+        TRY(load_linear(m, (load_key){ROLE_O, layer, -1}, s->q_leaf, &m->shards.q, &l->o, err));
+        TRY(load_linear(m, (load_key){ROLE_GATE, layer, -1}, s->ffn, NULL, &l->gate, err));
+        TRY(load_linear(m, (load_key){ROLE_UP, layer, -1}, s->ffn, NULL, &l->up, err));
+        TRY(load_linear(m, (load_key){ROLE_DOWN, layer, -1}, s->ffn_leaf, &m->shards.ffn, &l->down, err));
+        if (a->layer_moe[i]) TRY(load_experts(m, layer, r, l, err));
     }
     return TESS_OK;
 }
@@ -275,13 +305,13 @@ static tess_status load_views(tess_model *m, tess_error *err)
     m->norms = arena_alloc(&m->store, a->n_layers, sizeof *m->norms);
     m->layers = arena_alloc(&m->store, (uint64_t)a->n_layers * m->shards.n_ranks, sizeof *m->layers);
     if (!m->norms || !m->layers) return ERR(err, TESS_E_NOMEM, "no memory for %u layers", a->n_layers);
-    TRY(load_linear(m, ROLE_EMBED, -1, (shard_range){0, a->vocab_size}, NULL, &whole, err));
+    TRY(load_linear(m, (load_key){ROLE_EMBED, -1, -1}, (shard_range){0, a->vocab_size}, NULL, &whole, err));
     m->embed = whole.w;
-    TRY(load_linear(m, ROLE_POS_EMBED, -1, (shard_range){0, a->max_ctx}, NULL, &whole, err));
+    TRY(load_linear(m, (load_key){ROLE_POS_EMBED, -1, -1}, (shard_range){0, a->max_ctx}, NULL, &whole, err));
     if (a->learned_pos) m->pos_embed = whole.w;
     TRY(load_norm(m, ROLE_FINAL_NORM, -1, &m->final_norm, err));
     for (uint32_t r = 0; r < m->shards.n_ranks; r++)
-        TRY(load_linear(m, a->tied_head ? ROLE_EMBED : ROLE_HEAD, -1, m->shards.rank[r].vocab, NULL, &m->head[r], err));
+        TRY(load_linear(m, (load_key){a->tied_head ? ROLE_EMBED : ROLE_HEAD, -1, -1}, m->shards.rank[r].vocab, NULL, &m->head[r], err));
     for (uint32_t i = 0; i < a->n_layers; i++) TRY(load_layer(m, i, err));
     return TESS_OK;
 }

@@ -13,7 +13,13 @@
 
 typedef struct { op_weight w; const float *bias; } model_linear;  /* bias: of this rank's rows, or the whole for row-parallel */
 typedef struct { const float *w, *b; } model_norm;                /* NULL w: absent */
-typedef struct { model_linear q, k, v, o, gate, up, down; } model_layer_rank;
+typedef struct { model_linear gate, up, down; } model_expert;
+typedef struct {
+    model_linear q, k, v, o, gate, up, down;
+    model_linear router, sh_gate, sh_up, sh_down, sh_switch; /* mixtures of experts */
+    model_expert *experts;                                   /* those of this rank, from shards.rank[r].expert.lo on */
+    const float *router_correction;
+} model_layer_rank;
 typedef struct { model_norm attn, ffn, post_attn, post_ffn, q, k; } model_layer_norms;
 
 struct tess_model {

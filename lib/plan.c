@@ -75,7 +75,11 @@ static bool widths(const arch *a, const shard_plan *s, uint32_t rank, plan *out)
     uint32_t q = k->q_head.hi - k->q_head.lo, n_kv = k->kv_head.hi - k->kv_head.lo;
     const uint64_t w[W_COUNT] = {[W_HIDDEN] = a->hidden_size, [W_Q] = (uint64_t)q * a->head_dim, [W_K] = (uint64_t)n_kv * a->head_dim,
                                  [W_V] = (uint64_t)n_kv * a->v_head_dim, [W_ATTN] = (uint64_t)q * a->v_head_dim, [W_FFN] = k->ffn.hi - k->ffn.lo,
-                                 [W_PART_O] = a->hidden_size, [W_PART_DOWN] = a->hidden_size, [W_LOGITS] = a->vocab_size, [W_SUMS] = q};
+                                 [W_PART_O] = a->hidden_size, [W_PART_DOWN] = a->hidden_size, [W_LOGITS] = a->vocab_size, [W_SUMS] = q,
+                                 [W_SHARED] = k->shared.hi - k->shared.lo, [W_PART_SHARED] = a->hidden_size, [W_PART_EXPERT] = a->hidden_size,
+                                 [W_ROUTER] = a->n_experts, [W_ROUTE] = 2 * (uint64_t)a->experts_used,
+                                 [W_PAIRS] = 2 * (uint64_t)a->experts_used + k->expert.hi - k->expert.lo + 1, [W_PAIR_X] = a->hidden_size,
+                                 [W_PAIR_H] = a->moe_ffn_size, [W_ONE] = 1};
     for (int i = 0; i < W_COUNT; i++) {
         uint64_t v;
         if (!u64_align(w[i], 16, &v) || v > UINT32_MAX) return false;
@@ -84,6 +88,9 @@ static bool widths(const arch *a, const shard_plan *s, uint32_t rank, plan *out)
     }
     out->leaves[W_PART_O] = k->q_leaf.hi - k->q_leaf.lo;
     out->leaves[W_PART_DOWN] = k->ffn_leaf.hi - k->ffn_leaf.lo;
+    out->leaves[W_PART_SHARED] = k->shared_leaf.hi - k->shared_leaf.lo;
+    out->leaves[W_PART_EXPERT] = k->expert_leaf.hi - k->expert_leaf.lo;
+    out->leaves[W_PAIR_X] = out->leaves[W_PAIR_H] = k->expert.hi > k->expert.lo ? a->experts_used : 0;
     return true;
 }
 

@@ -22,7 +22,8 @@ static void emit(program *p, prog_instr i)
 
 static uint16_t op(program *p, uint8_t what, uint8_t weight, uint16_t layer, uint8_t width, uint16_t a, uint16_t b)
 {
-    uint16_t out = slot_new(p, width, width == W_PART_O || width == W_PART_DOWN || width == W_LOGITS || width == W_SUMS);
+    bool shared = width == W_PART_O || width == W_PART_DOWN || width == W_PART_EXPERT || width == W_PART_SHARED || width == W_LOGITS || width == W_SUMS;
+    uint16_t out = slot_new(p, width, shared);
     emit(p, (prog_instr){.op = what, .weight = weight, .layer = layer, .in = {a, b, NO_SLOT}, .out = out});
     return out;
 }
@@ -54,6 +55,11 @@ static uint16_t attention(program *p, const arch *a, uint16_t layer, uint16_t n)
         norm_by_sums(p, WT_NORM_Q, layer, q, sq);
         norm_by_sums(p, WT_NORM_K, layer, k, sk);
     }
+    if (a->qkv_clip > 0) {
+        op_in_place(p, PROG_CLAMP, WT_NONE, layer, q);
+        op_in_place(p, PROG_CLAMP, WT_NONE, layer, k);
+        op_in_place(p, PROG_CLAMP, WT_NONE, layer, v);
+    }
     if (a->rope_kind != ROPE_NONE && a->attn[a->layer_attn[layer]].rope_on) {
         op_in_place(p, PROG_ROPE, WT_NORM_Q, layer, q);
         op_in_place(p, PROG_ROPE, WT_NORM_K, layer, k);
@@ -63,22 +69,66 @@ static uint16_t attention(program *p, const arch *a, uint16_t layer, uint16_t n)
     return op(p, PROG_LINEAR, WT_O, layer, W_PART_O, o, NO_SLOT);
 }
 
+/* An operation on pairs, which reads the list of pairs as its last input. */
+static uint16_t pair_op(program *p, uint8_t what, uint8_t weight, uint16_t layer, uint8_t width, uint16_t a, uint16_t b, uint16_t pairs)
+{
+    uint16_t out = op(p, what, weight, layer, width, a, b);
+    if (!p->failed) p->code[p->n_code - 1].in[2] = pairs;
+    return out;
+}
+
+/* The shared expert on rows n: a dense feed-forward, added up over all ranks and weighed by its switch. */
+static uint16_t shared_expert(program *p, const arch *a, uint16_t layer, uint16_t n)
+{
+    uint16_t g = a->gated_ffn ? op(p, PROG_LINEAR, WT_SH_GATE, layer, W_SHARED, n, NO_SLOT) : NO_SLOT;
+    uint16_t u = op(p, PROG_LINEAR, WT_SH_UP, layer, W_SHARED, n, NO_SLOT);
+    uint16_t h = op(p, PROG_ACT, WT_NONE, layer, W_SHARED, a->gated_ffn ? g : u, a->gated_ffn ? u : NO_SLOT);
+    uint16_t parts = op(p, PROG_LINEAR, WT_SH_DOWN, layer, W_PART_SHARED, h, NO_SLOT);
+    uint16_t weight = a->shared_switch ? op(p, PROG_LINEAR, WT_SH_SWITCH, layer, W_ONE, n, NO_SLOT) : NO_SLOT;
+    uint16_t sum = op(p, PROG_REDUCE, WT_SH_DOWN, layer, W_HIDDEN, parts, NO_SLOT);
+    return a->shared_switch ? op(p, PROG_GATE, WT_NONE, layer, W_HIDDEN, sum, weight) : sum;
+}
+
+/* Mixture of experts on rows n; gives partial sums, or with a shared expert the sum of all. */
+static uint16_t mixture(program *p, const arch *a, uint16_t layer, uint16_t n)
+{
+    uint16_t router = op(p, PROG_LINEAR, WT_ROUTER, layer, W_ROUTER, n, NO_SLOT);
+    uint16_t route = op(p, PROG_ROUTE, WT_NONE, layer, W_ROUTE, router, NO_SLOT);
+    uint16_t pairs = op(p, PROG_PAIRS, WT_NONE, layer, W_PAIRS, route, NO_SLOT);
+    uint16_t x = pair_op(p, PROG_GATHER, WT_NONE, layer, W_PAIR_X, n, NO_SLOT, pairs);
+    uint16_t g = a->gated_ffn ? pair_op(p, PROG_EXPERTS, WT_EXP_GATE, layer, W_PAIR_H, x, NO_SLOT, pairs) : NO_SLOT;
+    uint16_t u = pair_op(p, PROG_EXPERTS, WT_EXP_UP, layer, W_PAIR_H, x, NO_SLOT, pairs);
+    uint16_t h = pair_op(p, PROG_PAIR_ACT, WT_NONE, layer, W_PAIR_H, a->gated_ffn ? g : u, a->gated_ffn ? u : NO_SLOT, pairs);
+    uint16_t y = pair_op(p, PROG_EXPERTS, WT_EXP_DOWN, layer, W_PAIR_X, h, NO_SLOT, pairs);
+    uint16_t parts = pair_op(p, PROG_MIX, WT_NONE, layer, W_PART_EXPERT, y, route, pairs);
+    if (a->shared_ffn_size == 0) return parts;
+    return op(p, PROG_REDUCE, WT_NONE, layer, W_HIDDEN, parts, shared_expert(p, a, layer, n));
+}
+
 /* Feed-forward on the normed rows n; gives the partial sums of down_proj. */
 static uint16_t feed_forward(program *p, const arch *a, uint16_t layer, uint16_t n)
 {
+    if (a->layer_moe[layer]) return mixture(p, a, layer, n);
     uint16_t g = a->gated_ffn ? op(p, PROG_LINEAR, WT_GATE, layer, W_FFN, n, NO_SLOT) : NO_SLOT;
     uint16_t u = op(p, PROG_LINEAR, WT_UP, layer, W_FFN, n, NO_SLOT);
     uint16_t h = op(p, PROG_ACT, WT_NONE, layer, W_FFN, a->gated_ffn ? g : u, a->gated_ffn ? u : NO_SLOT);
     return op(p, PROG_LINEAR, WT_DOWN, layer, W_PART_DOWN, h, NO_SLOT);
 }
 
+static uint16_t add_scaled(program *p, uint8_t weight, uint16_t layer, uint16_t parts, uint16_t x)
+{
+    uint16_t out = op(p, PROG_REDUCE, weight, layer, W_HIDDEN, parts, x);
+    if (!p->failed) p->code[p->n_code - 1].scaled = 1;
+    return out;
+}
+
 /* x + sum of the partials, or the normed sum where the block has a norm there. weight tells whose bias is added. */
 static uint16_t join(program *p, const arch *a, uint16_t layer, uint16_t parts, uint8_t weight, uint8_t post_norm, uint16_t x)
 {
-    if (a->block_kind != BLOCK_POST && a->block_kind != BLOCK_SANDWICH) return op(p, PROG_REDUCE, weight, layer, W_HIDDEN, parts, x);
+    if (a->block_kind != BLOCK_POST && a->block_kind != BLOCK_SANDWICH) return add_scaled(p, weight, layer, parts, x);
     uint16_t t = op(p, PROG_REDUCE, weight, layer, W_HIDDEN, parts, NO_SLOT);
     op_in_place(p, PROG_NORM, post_norm, layer, t);
-    return op(p, PROG_REDUCE, WT_NONE, layer, W_HIDDEN, t, x);
+    return add_scaled(p, WT_NONE, layer, t, x);
 }
 
 static uint16_t block(program *p, const arch *a, uint16_t layer, uint16_t x)
@@ -89,7 +139,7 @@ static uint16_t block(program *p, const arch *a, uint16_t layer, uint16_t x)
     if (a->block_kind == BLOCK_PARALLEL2) fn = op(p, PROG_NORM, WT_NORM_FFN, layer, W_HIDDEN, x, NO_SLOT);
     x = join(p, a, layer, attention(p, a, layer, n), WT_O, WT_NORM_POST_ATTN, x);
     if (!parallel) fn = a->block_kind == BLOCK_POST ? x : op(p, PROG_NORM, WT_NORM_FFN, layer, W_HIDDEN, x, NO_SLOT);
-    return join(p, a, layer, feed_forward(p, a, layer, fn), WT_DOWN, WT_NORM_POST_FFN, x);
+    return join(p, a, layer, feed_forward(p, a, layer, fn), a->layer_moe[layer] ? WT_NONE : WT_DOWN, WT_NORM_POST_FFN, x);
 }
 
 static tess_status finish(program *p, tess_error *err)

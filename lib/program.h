@@ -12,11 +12,16 @@
 #include "model.h"
 
 enum { PROG_EMBED = 1, PROG_NORM, PROG_LINEAR, PROG_ROPE, PROG_KV_WRITE, PROG_ATTN, PROG_ACT, PROG_REDUCE, PROG_LOGITS,
-       PROG_HEAD_SUMS /* squares of each head */, PROG_NORM_SUMS /* in[0] normed by the sums in[1] of all ranks */ };
-/* Width of a slot in floats per row, by what it holds; partials have one such row per leaf of the rank. */
-enum { W_HIDDEN = 0, W_Q, W_K, W_V, W_ATTN, W_FFN, W_PART_O, W_PART_DOWN, W_LOGITS, W_SUMS, W_COUNT };
+       PROG_HEAD_SUMS /* squares of each head */, PROG_NORM_SUMS /* in[0] normed by the sums in[1] of all ranks */,
+       PROG_ROUTE /* router logits to ids and weights */, PROG_PAIRS /* ids to the list of pairs */, PROG_GATHER /* rows to pairs */,
+       PROG_EXPERTS /* linear of each expert on its pairs */, PROG_PAIR_ACT, PROG_MIX /* pairs to partials */, PROG_GATE, PROG_CLAMP };
+/* Width of a slot in floats per row, by what it holds; partials have one such row per leaf of the rank, pairs (a row
+ * and one of its experts) one per expert used. */
+enum { W_HIDDEN = 0, W_Q, W_K, W_V, W_ATTN, W_FFN, W_PART_O, W_PART_DOWN, W_LOGITS, W_SUMS,
+       W_SHARED, W_PART_SHARED, W_PART_EXPERT, W_ROUTER, W_ROUTE, W_PAIRS, W_PAIR_X, W_PAIR_H, W_ONE, W_COUNT };
 /* Weights that an instruction names; layer tells which. */
 enum { WT_NONE = 0, WT_Q, WT_K, WT_V, WT_O, WT_GATE, WT_UP, WT_DOWN, WT_HEAD, WT_POS,
+       WT_ROUTER, WT_SH_GATE, WT_SH_UP, WT_SH_DOWN, WT_SH_SWITCH, WT_EXP_GATE, WT_EXP_UP, WT_EXP_DOWN,
        WT_NORM_ATTN, WT_NORM_FFN, WT_NORM_POST_ATTN, WT_NORM_POST_FFN, WT_NORM_Q, WT_NORM_K, WT_NORM_FINAL };
 enum { NO_SLOT = 0xffff };
 
@@ -24,6 +29,7 @@ typedef struct {
     uint8_t op, weight;
     uint8_t sync;       /* barrier before it: 0 none, 1 the rank's team, 2 all ranks; set by plan_make */
     uint8_t in_place;   /* out is in[0] */
+    uint8_t scaled;     /* reduce: times the model's residual_scale */
     uint16_t layer;
     uint16_t in[3];     /* NO_SLOT = none; meaning by op: linear x; act gate, up; kv_write k, v; reduce partials, residual */
     uint16_t out;
@@ -48,7 +54,7 @@ typedef struct {
     uint32_t rows;              /* most rows of one run */
     uint64_t *off;              /* [n_slots] offset of each slot in the rank's arena, in floats */
     uint32_t stride[W_COUNT];   /* floats per row */
-    uint32_t leaves[W_COUNT];   /* 1, or leaves of partials on this rank */
+    uint32_t leaves[W_COUNT];   /* 1, or leaves of partials on this rank, or pairs of a row */
     uint64_t floats;            /* size of the arena */
 } plan;
 /* Widths of rank r; lifetimes to offsets. Also fills sync of the program (the same for every rank: it is made from lifetimes

@@ -34,6 +34,8 @@ tess_status shard_make(const arch *a, uint32_t n_ranks, const double *shares, sh
     arch_axis_of(a, AXIS_KV_HEADS, &out->kv);
     arch_axis_of(a, AXIS_FFN, &out->ffn);
     arch_axis_of(a, AXIS_VOCAB, &out->vocab);
+    arch_axis_of(a, AXIS_EXPERT, &out->expert);
+    arch_axis_of(a, AXIS_SHARED, &out->shared);
     uint32_t group = a->n_heads / a->n_kv_heads;
     for (uint32_t r = 0; r < n_ranks; r++) {
         shard_rank *k = &out->rank[r];
@@ -41,6 +43,10 @@ tess_status shard_make(const arch *a, uint32_t n_ranks, const double *shares, sh
         k->ffn_leaf = leaves_of(&out->ffn, r, n_ranks, shares);
         k->vocab_leaf = leaves_of(&out->vocab, r, n_ranks, shares);
         k->ffn = elems_of(&out->ffn, k->ffn_leaf);
+        k->expert_leaf = leaves_of(&out->expert, r, n_ranks, shares);
+        k->shared_leaf = leaves_of(&out->shared, r, n_ranks, shares);
+        k->expert = elems_of(&out->expert, k->expert_leaf);
+        k->shared = elems_of(&out->shared, k->shared_leaf);
         k->vocab = elems_of(&out->vocab, k->vocab_leaf);
         k->q_head = (shard_range){out->q.leaf[k->q_leaf.lo], out->q.leaf[k->q_leaf.hi]};
         if (k->q_head.hi > k->q_head.lo) k->kv_head = (shard_range){k->q_head.lo / group, (k->q_head.hi - 1) / group + 1};

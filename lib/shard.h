@@ -11,13 +11,14 @@
 enum { MAX_RANKS = 8 };
 typedef struct { uint32_t lo, hi; } shard_range;
 typedef struct {
-    shard_range q_leaf, ffn_leaf, vocab_leaf; /* leaves of the axis */
+    shard_range q_leaf, ffn_leaf, vocab_leaf, expert_leaf, shared_leaf; /* leaves of the axis */
     shard_range q_head, kv_head;              /* heads */
-    shard_range ffn, vocab;                   /* elements, rows */
+    shard_range ffn, vocab, shared;           /* elements, rows */
+    shard_range expert;                       /* experts */
 } shard_rank;
 typedef struct {
     uint32_t n_ranks;
-    arch_axis q, kv, ffn, vocab;
+    arch_axis q, kv, ffn, vocab, expert, shared; /* without leaves: the model has none */
     shard_rank rank[MAX_RANKS];
 } shard_plan;
 

@@ -85,7 +85,7 @@ static void refuses_bad_numbers(void **state)
     bad(LLAMA(",\"hidden_act\":\"mish\""), "mish");
     bad(LLAMA(",\"attention_bias\":1"), "attention_bias");
     bad(LLAMA(",\"quantization_config\":{\"quant_method\":\"gptq\"}"), "quantization_config");
-    bad("{\"model_type\":\"mixtral\"," BASE "}", "mixtral");
+    bad("{\"model_type\":\"mamba\"," BASE "}", "mamba");
     bad(LLAMA(",\"num_local_experts\":8"), "num_local_experts");
     hf_config c;
     tess_error err;
@@ -599,7 +599,7 @@ static void plans_tiny_models(void **state)
     static const char *const models[] = {
         "llama-3of9heads", "llama-bias-f16", "llama-gqa", "llama-yarn", "llama3-rope", "mistral-window",
         "qwen2",           "qwen3",          "phi3",      "gemma2",     "gemma3",      "olmo2",
-        "starcoder2",      "gptneox",        "gpt2",      "falcon-mqa"};
+        "starcoder2",      "gptneox",        "gpt2",      "falcon-mqa", "mixtral-moe", "qwen3-moe"};
     const char *shared = shared_dir();
     UNUSED(state);
     if (!shared) {

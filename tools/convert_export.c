@@ -34,11 +34,12 @@ typedef struct {
 
 /* ---- what to write ---- */
 
-static tess_status add_item(job *j, const name_rule *r, uint32_t part, int32_t layer, tess_error *err)
+static tess_status add_item(job *j, const name_rule *r, uint32_t part, int32_t layer, int32_t expert,
+                            tess_error *err)
 {
     item x = {0};
     const convert_source *c = j->c;
-    if (!family_stored(r, &c->a, &c->plan, part, layer, &x.t)) return TESS_OK;
+    if (!family_stored(r, &c->a, &c->plan, part, layer, expert, &x.t)) return TESS_OK;
     for (uint32_t i = 0; i < x.t.n; i++) {
         uint32_t dtype = c->s->tensors[c->plan.w[x.t.from[i].weight].map.src].dtype;
         if (i && dtype != x.dtype)
@@ -78,8 +79,10 @@ static tess_status list_items(job *j, tess_error *err)
     for (const name_rule *r = f->names; r->name; r++)
         for (uint32_t part = PART_DATA; part <= PART_BIAS; part += PART_BIAS) {
             bool layers = strstr(r->name, "%d") != NULL;
+            bool experts = layers && strstr(strstr(r->name, "%d") + 2, "%d") != NULL;
             for (int32_t l = layers ? 0 : -1; l < (layers ? (int32_t)c->a.n_layers : 0); l++)
-                TRY(add_item(j, r, part, l, err));
+                for (int32_t e = experts ? 0 : -1; e < (experts ? (int32_t)c->a.n_experts : 0); e++)
+                    TRY(add_item(j, r, part, l, e, err));
         }
     for (uint32_t i = 0; i < c->plan.n; i++) want += c->plan.w[i].alias < 0;
     for (uint32_t i = 0; i < j->n; i++) stored += j->items[i].t.n;

@@ -81,6 +81,7 @@ static tess_status add_tensor(const convert_options *o, job *j, ct_writer *w, ui
                    .layer = x->layer,
                    .role = x->role,
                    .part = x->part,
+                   .expert = x->expert < 0 ? 0 : (uint32_t)x->expert,
                    .alias = x->alias < 0 ? CT_NO_ALIAS : (uint32_t)x->alias,
                    .split_dim = 255};
     t.dtype = type_of(o, src, dequantized);

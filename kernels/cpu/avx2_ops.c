@@ -237,6 +237,33 @@ static void avx2_logits(const op_logits_args *a, uint32_t thread, uint32_t n_thr
         }
 }
 
+static void avx2_mix(const op_mix_args *a, uint32_t thread, uint32_t n_threads)
+{
+    cell_walk walk = cell_walk_start(a->n_tokens, a->n, thread, n_threads);
+    for (uint32_t t, c0, c1; cell_walk_next(&walk, &t, &c0, &c1);) {
+        const uint32_t *ids = a->ids + t * a->is, *pair = a->pair + t * a->ps;
+        const float *w = a->w + t * a->ws;
+        for (uint32_t l = 0; l < a->n_leaves; l++)
+            for (uint32_t i = c0; i < c1; i += 8) {
+                __m256 s = _mm256_setzero_ps();
+                for (uint32_t j = 0; j < a->n_used; j++)
+                    if (ids[j] >= a->leaf[l] && ids[j] < a->leaf[l + 1])
+                        s = _mm256_fmadd_ps(set8(w[j]), load_some(a->x + pair[j] * a->xs + i, c1 - i), s);
+                store_some(a->y + l * a->yl + t * a->ys + i, s, c1 - i);
+            }
+    }
+}
+
+static void avx2_gate(const op_switch_args *a, uint32_t thread, uint32_t n_threads)
+{
+    cell_walk walk = cell_walk_start(a->n_tokens, a->n, thread, n_threads);
+    for (uint32_t t, c0, c1; cell_walk_next(&walk, &t, &c0, &c1);) {
+        __m256 g = set8(1.0f / (1.0f + op_exp(-a->g[t * a->gs])));
+        for (uint32_t i = c0; i < c1; i += 8)
+            store_some(a->y + t * a->ys + i, _mm256_mul_ps(load_some(a->x + t * a->xs + i, c1 - i), g), c1 - i);
+    }
+}
+
 const op_table op_table_avx2 = {
     .name = "avx2",
     .linear = avx2_linear,
@@ -250,4 +277,9 @@ const op_table op_table_avx2 = {
     .act = avx2_act,
     .reduce = avx2_reduce,
     .logits = avx2_logits,
+    .clamp = ref_clamp,
+    .route = ref_route,
+    .gather = ref_gather,
+    .mix = avx2_mix,
+    .gate = avx2_gate,
 };

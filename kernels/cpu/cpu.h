@@ -154,5 +154,10 @@ static inline float norm_sums_total(const op_norm_sums_args *a, size_t t)
 /* Operations that other tables take as they are. */
 void ref_embed(const op_embed_args *a, uint32_t thread, uint32_t n_threads);
 void ref_kv_write(const op_kv_write_args *a, uint32_t thread, uint32_t n_threads);
+void ref_route(const op_route_args *a, uint32_t thread, uint32_t n_threads);
+void ref_gather(const op_gather_args *a, uint32_t thread, uint32_t n_threads);
+void ref_gate(const op_switch_args *a, uint32_t thread, uint32_t n_threads);
+void ref_mix(const op_mix_args *a, uint32_t thread, uint32_t n_threads);
+void ref_clamp(const op_clamp_args *a, uint32_t thread, uint32_t n_threads);
 void ref_reduce(const op_reduce_args *a, uint32_t thread, uint32_t n_threads);
 #endif

@@ -377,6 +377,14 @@ static void ref_logits(const op_logits_args *a, uint32_t thread, uint32_t n_thre
         for (uint32_t i = c0; i < c1; i++) a->y[t * a->ys + i] = soft_cap(a->x[t * a->xs + i] * a->scale, a->cap);
 }
 
+void ref_clamp(const op_clamp_args *a, uint32_t thread, uint32_t n_threads)
+{
+    cell_walk walk = cell_walk_start(a->n_tokens, a->n, thread, n_threads);
+    for (uint32_t t, c0, c1; cell_walk_next(&walk, &t, &c0, &c1);)
+        for (float *x = a->x + t * a->xs + c0, *end = x + (c1 - c0); x < end; x++)
+            *x = *x < -a->limit ? -a->limit : *x > a->limit ? a->limit : *x;
+}
+
 const op_table op_table_ref = {
     .name = "ref",
     .linear = ref_linear,
@@ -390,4 +398,9 @@ const op_table op_table_ref = {
     .act = ref_act,
     .reduce = ref_reduce,
     .logits = ref_logits,
+    .clamp = ref_clamp,
+    .route = ref_route,
+    .gather = ref_gather,
+    .mix = ref_mix,
+    .gate = ref_gate,
 };

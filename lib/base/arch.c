@@ -13,6 +13,9 @@ void arch_default(arch *a)
     a->gated_ffn = 1;
     a->rope_kind = ROPE_HALF;
     a->n_attn_kinds = 1;
+#define X(t, n, lo, hi, def) a->n = def;
+    ARCH_FIELDS_MORE(X)
+#undef X
     for (int i = 0; i < ARCH_MAX_ATTN_KINDS; i++)
         a->attn[i] = (arch_attn){.rope_on = 1, .rope_theta = 10000, .factor = 1, .low_freq = 1, .high_freq = 4, .beta_fast = 32, .beta_slow = 1, .attn_factor = 1};
 }
@@ -28,6 +31,20 @@ static tess_status check_attn(const arch_attn *t, uint32_t i, tess_error *err)
     return TESS_OK;
 }
 
+static tess_status check_experts(const arch *a, tess_error *err)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < a->n_layers; i++) any = any || a->layer_moe[i];
+    if (!any) return TESS_OK;
+    if (a->n_experts == 0 || a->experts_used == 0 || a->experts_used > a->n_experts)
+        return ERR(err, TESS_E_FORMAT, "arch: %u of %u experts are used, want 1 to all", a->experts_used, a->n_experts);
+    if (a->moe_ffn_size == 0) return ERR(err, TESS_E_FORMAT, "arch.moe_ffn_size is 0");
+    if (a->n_experts % a->router_groups || a->router_groups_used > a->router_groups ||
+        (uint64_t)a->n_experts / a->router_groups * a->router_groups_used < a->experts_used)
+        return ERR(err, TESS_E_FORMAT, "arch: %u of %u groups of %u experts cannot give %u experts", a->router_groups_used, a->router_groups, a->n_experts, a->experts_used);
+    return TESS_OK;
+}
+
 tess_status arch_check(const arch *a, tess_error *err)
 {
 #define IN_RANGE_u32(v, lo, hi) ((uint64_t)(v) + 1 > (uint64_t)(lo) && (v) <= (hi))
@@ -36,6 +53,11 @@ tess_status arch_check(const arch *a, tess_error *err)
     if (!IN_RANGE_##t(a->n, lo, hi)) return ERR(err, TESS_E_FORMAT, "arch.%s is %.17g, outside %.17g to %.17g", #n, (double)a->n, (double)(lo), (double)(hi));
     ARCH_FIELDS(X)
 #undef X
+#define X(t, n, lo, hi, def) \
+    if (!IN_RANGE_##t(a->n, lo, hi)) return ERR(err, TESS_E_FORMAT, "arch.%s is %.17g, outside %.17g to %.17g", #n, (double)a->n, (double)(lo), (double)(hi));
+    ARCH_FIELDS_MORE(X)
+#undef X
+    TRY(check_experts(a, err));
     if (a->n_heads % a->n_kv_heads) return ERR(err, TESS_E_FORMAT, "arch: %u query heads are not a multiple of %u kv heads", a->n_heads, a->n_kv_heads);
     if (a->rope_dims > a->head_dim || a->rope_dims % 2) return ERR(err, TESS_E_FORMAT, "arch.rope_dims is %u, want an even number up to head_dim %u", a->rope_dims, a->head_dim);
     if (a->norm_eps <= 0) return ERR(err, TESS_E_FORMAT, "arch.norm_eps is %g, want a positive number", a->norm_eps);
@@ -56,6 +78,8 @@ static void put_f64(kvs_builder *b, const char *key, double v) { kvs_put_f64(b, 
     X(u32, window) X(u32, rope_scale) X(u32, rope_on) X(f64, rope_theta) X(f64, factor) X(f64, low_freq)        \
     X(f64, high_freq) X(f64, beta_fast) X(f64, beta_slow) X(f64, attn_factor) X(u32, orig_ctx)
 
+static bool differs(double x, double y) { return x < y || x > y; }
+
 void arch_put(const arch *a, kvs_builder *b)
 {
     char key[64];
@@ -63,6 +87,11 @@ void arch_put(const arch *a, kvs_builder *b)
 #define X(t, n, lo, hi) put_##t(b, "arch." #n, a->n);
     ARCH_FIELDS(X)
 #undef X
+#define X(t, n, lo, hi, def) \
+    if (differs((double)a->n, def)) put_##t(b, "arch." #n, a->n);
+    ARCH_FIELDS_MORE(X)
+#undef X
+    if (a->n_experts) kvs_put_array(b, "arch.layer_moe", KV_U8S, a->layer_moe, a->n_layers);
     kvs_put_array(b, "arch.layer_attn", KV_U8S, a->layer_attn, a->n_layers);
     for (uint32_t i = 0; i < a->n_attn_kinds; i++) {
 #define X(t, n) snprintf(key, sizeof key, "arch.attn%u." #n, i), put_##t(b, key, a->attn[i].n);
@@ -99,10 +128,17 @@ tess_status arch_get(arch *a, const kvs *k, tess_error *err)
     if (!get_##t(k, "arch." #f, &a->f)) return ERR(err, TESS_E_FORMAT, "key \"arch.%s\" is missing or not a number", #f);
     ARCH_FIELDS(X)
 #undef X
+#define X(t, f, lo, hi, def) \
+    if (kvs_find(k, "arch." #f) && !get_##t(k, "arch." #f, &a->f)) return ERR(err, TESS_E_FORMAT, "key \"arch.%s\" is not a number", #f);
+    ARCH_FIELDS_MORE(X)
+#undef X
     if (a->n_layers > ARCH_MAX_LAYERS || a->n_attn_kinds > ARCH_MAX_ATTN_KINDS) return arch_check(a, err);
     const void *kinds = kvs_array(k, "arch.layer_attn", KV_U8S, &n);
     if (!kinds || n != a->n_layers) return ERR(err, TESS_E_FORMAT, "key \"arch.layer_attn\" is missing or has not %u elements", a->n_layers);
     memcpy(a->layer_attn, kinds, n);
+    const uint8_t *moe = kvs_array(k, "arch.layer_moe", KV_U8S, &n);
+    if (a->n_experts && (!moe || n != a->n_layers)) return ERR(err, TESS_E_FORMAT, "key \"arch.layer_moe\" is missing or has not %u elements", a->n_layers);
+    for (uint32_t i = 0; a->n_experts && i < a->n_layers; i++) a->layer_moe[i] = moe[i] != 0;
     for (uint32_t i = 0; i < a->n_attn_kinds; i++) {
 #define X(t, f) \
     snprintf(key, sizeof key, "arch.attn%u." #f, i); \
@@ -133,15 +169,26 @@ static const role_info roles[ROLE_COUNT] = {
     [ROLE_DOWN] = {LAYER "mlp.down_proj", true, true, AXIS_NONE, AXIS_FFN},
     [ROLE_POST_ATTN_NORM] = {LAYER "post_attention_norm", true, false, AXIS_NONE, AXIS_NONE},
     [ROLE_POST_FFN_NORM] = {LAYER "post_feedforward_layernorm", true, false, AXIS_NONE, AXIS_NONE},
+    [ROLE_ROUTER] = {LAYER "mlp.gate", true, true, AXIS_NONE, AXIS_NONE},
+    [ROLE_ROUTER_CORRECTION] = {LAYER "mlp.gate.e_score_correction", true, false, AXIS_NONE, AXIS_NONE},
+    [ROLE_EXP_GATE] = {LAYER "mlp.experts.%d.gate_proj", true, true, AXIS_NONE, AXIS_NONE},
+    [ROLE_EXP_UP] = {LAYER "mlp.experts.%d.up_proj", true, true, AXIS_NONE, AXIS_NONE},
+    [ROLE_EXP_DOWN] = {LAYER "mlp.experts.%d.down_proj", true, true, AXIS_NONE, AXIS_NONE},
+    [ROLE_SH_GATE] = {LAYER "mlp.shared_expert.gate_proj", true, true, AXIS_SHARED, AXIS_NONE},
+    [ROLE_SH_UP] = {LAYER "mlp.shared_expert.up_proj", true, true, AXIS_SHARED, AXIS_NONE},
+    [ROLE_SH_DOWN] = {LAYER "mlp.shared_expert.down_proj", true, true, AXIS_NONE, AXIS_SHARED},
+    [ROLE_SH_SWITCH] = {LAYER "mlp.shared_expert_gate", true, true, AXIS_NONE, AXIS_NONE},
 };
 
 const role_info *role_get(uint32_t role) { return role < ROLE_COUNT && roles[role].name ? &roles[role] : NULL; }
 
-void role_name(uint32_t role, uint32_t part, int32_t layer, char *dst, size_t n)
+void role_name(uint32_t role, uint32_t part, int32_t layer, int32_t expert, char *dst, size_t n)
 {
     const role_info *r = role_get(role);
-    const char *name = r ? r->name : "unknown", *d = strstr(name, "%d"), *tail = part == PART_BIAS ? ".bias" : ".weight";
-    if (d) snprintf(dst, n, "%.*s%d%s%s", (int)(d - name), name, layer, d + 2, tail);
+    const char *name = r ? r->name : "unknown", *d = strstr(name, "%d"), *e = d ? strstr(d + 2, "%d") : NULL;
+    const char *tail = part == PART_BIAS ? ".bias" : ".weight";
+    if (e) snprintf(dst, n, "%.*s%d%.*s%d%s%s", (int)(d - name), name, layer, (int)(e - d - 2), d + 2, expert, e + 2, tail);
+    else if (d) snprintf(dst, n, "%.*s%d%s%s", (int)(d - name), name, layer, d + 2, tail);
     else snprintf(dst, n, "%s%s", name, tail);
 }
 
@@ -159,6 +206,23 @@ static bool has_norm(const arch *a, uint32_t role)
     }
 }
 
+/* Whether the feed-forward of the layer has a weight of this role; other roles: yes. */
+static bool in_ffn(const arch *a, uint32_t role, int32_t layer)
+{
+    bool moe = layer >= 0 && a->layer_moe[layer], gated = a->gated_ffn != 0;
+    switch (role) {
+    case ROLE_GATE: return !moe && gated;
+    case ROLE_UP: case ROLE_DOWN: return !moe;
+    case ROLE_ROUTER: case ROLE_EXP_UP: case ROLE_EXP_DOWN: return moe;
+    case ROLE_EXP_GATE: return moe && gated;
+    case ROLE_ROUTER_CORRECTION: return moe && a->router_correction;
+    case ROLE_SH_GATE: return moe && gated && a->shared_ffn_size;
+    case ROLE_SH_UP: case ROLE_SH_DOWN: return moe && a->shared_ffn_size;
+    case ROLE_SH_SWITCH: return moe && a->shared_ffn_size && a->shared_switch;
+    default: return true;
+    }
+}
+
 static uint32_t bias_bit(uint32_t role)
 {
     switch (role) {
@@ -167,17 +231,21 @@ static uint32_t bias_bit(uint32_t role)
     case ROLE_GATE: case ROLE_UP: return BIAS_FFN_IN;
     case ROLE_DOWN: return BIAS_FFN_OUT;
     case ROLE_HEAD: return BIAS_HEAD;
-    case ROLE_EMBED: case ROLE_POS_EMBED: return 0;
+    case ROLE_EMBED: case ROLE_POS_EMBED: case ROLE_ROUTER_CORRECTION: case ROLE_SH_SWITCH: return 0;
+    case ROLE_ROUTER: return BIAS_ROUTER;
+    case ROLE_EXP_GATE: case ROLE_EXP_UP: case ROLE_EXP_DOWN: return BIAS_EXPERTS;
+    case ROLE_SH_GATE: case ROLE_SH_UP: return BIAS_FFN_IN;
+    case ROLE_SH_DOWN: return BIAS_FFN_OUT;
     default: return BIAS_NORM;
     }
 }
 
-bool role_shape(const arch *a, uint32_t role, uint32_t part, uint64_t *rows, uint64_t *cols)
+bool role_shape(const arch *a, uint32_t role, uint32_t part, int32_t layer, uint64_t *rows, uint64_t *cols)
 {
     const role_info *r = role_get(role);
     uint64_t h = a->hidden_size, q = (uint64_t)a->n_heads * a->head_dim, k = (uint64_t)a->n_kv_heads * a->head_dim;
     *rows = *cols = 0;
-    if (!r || !has_norm(a, role) || (part != PART_DATA && part != PART_BIAS)) return false;
+    if (!r || layer >= (int32_t)a->n_layers || !has_norm(a, role) || !in_ffn(a, role, layer) || (part != PART_DATA && part != PART_BIAS)) return false;
     switch (role) {
     case ROLE_EMBED: case ROLE_HEAD: *rows = a->vocab_size; *cols = h; break;
     case ROLE_POS_EMBED: *rows = a->max_ctx; *cols = h; break;
@@ -189,9 +257,16 @@ bool role_shape(const arch *a, uint32_t role, uint32_t part, uint64_t *rows, uin
     case ROLE_DOWN: *rows = h; *cols = a->ffn_size; break;
     case ROLE_Q_NORM: *rows = a->qk_norm == QK_NORM_ALL ? q : a->head_dim; break;
     case ROLE_K_NORM: *rows = a->qk_norm == QK_NORM_ALL ? k : a->head_dim; break;
+    case ROLE_ROUTER: *rows = a->n_experts; *cols = h; break;
+    case ROLE_ROUTER_CORRECTION: *rows = a->n_experts; break;
+    case ROLE_EXP_GATE: case ROLE_EXP_UP: *rows = a->moe_ffn_size; *cols = h; break;
+    case ROLE_EXP_DOWN: *rows = h; *cols = a->moe_ffn_size; break;
+    case ROLE_SH_GATE: case ROLE_SH_UP: *rows = a->shared_ffn_size; *cols = h; break;
+    case ROLE_SH_DOWN: *rows = h; *cols = a->shared_ffn_size; break;
+    case ROLE_SH_SWITCH: *rows = 1; *cols = h; break;
     default: *rows = h; break;
     }
-    if ((role == ROLE_GATE && !a->gated_ffn) || (role == ROLE_POS_EMBED && !a->learned_pos)) return false;
+    if (role == ROLE_POS_EMBED && !a->learned_pos) return false;
     if (part == PART_DATA) return true;
     *cols = 0;
     return (a->biases & bias_bit(role)) != 0 && role != ROLE_Q_NORM && role != ROLE_K_NORM;
@@ -206,8 +281,11 @@ bool arch_axis_of(const arch *a, uint32_t kind, arch_axis *x)
     case AXIS_KV_HEADS: x->unit = a->head_dim; x->dim = (uint64_t)a->n_kv_heads * a->head_dim; break;
     case AXIS_FFN: x->unit = FFN_UNIT; x->dim = a->ffn_size; break;
     case AXIS_VOCAB: x->unit = VOCAB_UNIT; x->dim = a->vocab_size; break;
+    case AXIS_EXPERT: x->unit = 1; x->dim = a->n_experts; break;
+    case AXIS_SHARED: x->unit = FFN_UNIT; x->dim = a->shared_ffn_size; break;
     default: return false;
     }
+    if (x->dim == 0) return false;
     x->n_units = (uint32_t)ceil_div(x->dim, x->unit);
     x->n_leaves = MIN(x->n_units, (uint32_t)MAX_LEAVES);
     for (uint32_t i = 0; i <= x->n_leaves; i++) x->leaf[i] = (uint32_t)((uint64_t)x->n_units * i / x->n_leaves);

@@ -1,0 +1,46 @@
+/*
+ * hf_moe.c - the part of config.json about mixtures of experts.
+ *
+ * Sizes have several spellings. Which layers have experts is said by "mlp_only_layers" (a list of dense ones),
+ * "decoder_sparse_step" (each n-th has them) and "first_k_dense_replace" (none of the first k), together.
+ */
+#include "hf_config_priv.h"
+
+static const char n_keys[] = "num_local_experts|num_experts|n_routed_experts|moe_num_experts";
+
+static void read_sizes(cfg *c, const family *f, arch *a)
+{
+    a->n_experts = cfg_u32(c, n_keys, 0, true);
+    a->experts_used = cfg_u32(c, "num_experts_per_tok|num_experts_per_token|moe_k", 0, true);
+    a->moe_ffn_size = cfg_u32(c, "moe_intermediate_size", a->ffn_size, false);
+    a->router_kind = f->router_kind;
+    a->router_norm = f->router_kind == ROUTER_CHOSEN ? 0 : f->router_norm;
+    if (cfg_get(c->root, "norm_topk_prob")) a->router_norm = cfg_bool(c, "norm_topk_prob", false);
+    a->shared_ffn_size = cfg_u32(c, "shared_expert_intermediate_size|shared_intermediate_size", 0, false);
+    uint32_t n_shared = cfg_u32(c, "n_shared_experts|moe_num_shared_experts", 0, false);
+    if (n_shared && (uint64_t)n_shared * a->moe_ffn_size <= 1 << 24) a->shared_ffn_size = n_shared * a->moe_ffn_size;
+    a->shared_switch = f->shared_switch && a->shared_ffn_size != 0;
+}
+
+static void read_layers(cfg *c, arch *a)
+{
+    const json_t *dense = cfg_get(c->root, "mlp_only_layers");
+    uint32_t step = cfg_u32(c, "decoder_sparse_step|moe_layer_freq", 1, false),
+             first = cfg_u32(c, "first_k_dense_replace", 0, false);
+    if (step == 0) step = 1;
+    for (uint32_t i = 0; i < a->n_layers; i++) a->layer_moe[i] = i >= first && (i + 1) % step == 0;
+    if (dense && !json_is_array(dense)) cfg_fail(c, TESS_E_FORMAT, "%s: mlp_only_layers is not a list", c->file);
+    for (size_t i = 0; i < json_array_size(dense); i++) {
+        uint64_t layer;
+        if (!jsonr_u64(json_array_get(dense, i), &layer))
+            cfg_fail(c, TESS_E_FORMAT, "%s: mlp_only_layers[%zu] is not the number of a layer", c->file, i);
+        else if (layer < a->n_layers) a->layer_moe[layer] = 0;
+    }
+}
+
+void hf_moe_read(cfg *c, const family *f, arch *a)
+{
+    if (!f->moe || c->st < 0) return;
+    read_sizes(c, f, a);
+    if (a->n_experts) read_layers(c, a);
+}

@@ -1,0 +1,143 @@
+/*
+ * exec_moe.c - mixtures of experts: choosing, grouping rows by expert, the experts of a rank, their weighted sum.
+ *
+ * A pair is a row and one of its chosen experts. A rank numbers the pairs of its own experts by expert, then by row, so that each
+ * expert meets its rows as one block: one linear operation over all of them. The slot W_ROUTE holds ids (u32) and weights
+ * of every row; the slot W_PAIRS (u32) is laid out as
+ *   first[n_local + 1]   pair at which each local expert starts; the last is the number of pairs
+ *   row[rows * used]     row of each pair
+ *   pair[rows * used]    pair of choice j of row t at t * used + j, or OP_NO_PAIR when another rank has the expert
+ * It is made by one thread: it is small, and a barrier follows anyway.
+ */
+#include "exec_priv.h"
+
+typedef struct { uint32_t *first, *row, *pair, n_local, used; } pair_list;
+
+static pair_list pairs_at(const exec *x, const rank_state *k, uint16_t slot)
+{
+    const shard_rank *s = &x->model->shards.rank[k->rank];
+    size_t stride;
+    pair_list l = {.first = (uint32_t *)(void *)slot_at(x, k, slot, &stride), .n_local = s->expert.hi - s->expert.lo, .used = x->model->a.experts_used};
+    l.row = l.first + l.n_local + 1;
+    l.pair = l.row + (size_t)x->n_rows * l.used;
+    return l;
+}
+
+/* ids[t * is + j], w[t * is + j] */
+static uint32_t *route_at(const exec *x, const rank_state *k, uint16_t slot, float **w, size_t *is)
+{
+    float *p = slot_at(x, k, slot, is);
+    *w = p + x->model->a.experts_used;
+    return (uint32_t *)(void *)p;
+}
+
+static void run_route(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    const arch *m = &x->model->a;
+    const model_layer_rank *l = &x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank];
+    op_route_args a = {.kind = m->router_kind, .n_experts = m->n_experts, .n_used = m->experts_used, .n_groups = m->router_groups,
+                       .groups_used = m->router_groups_used, .norm = m->router_norm != 0, .scale = (float)m->router_scale,
+                       .correction = l->router_correction, .n_tokens = x->n_rows};
+    a.x = slot_at(x, k, c->in[0], &a.xs);
+    a.ids = route_at(x, k, c->out, &a.w, &a.is);
+    a.ws = a.is;
+    x->model->ops->route(&a, t, n);
+}
+
+static void run_pairs(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t)
+{
+    pair_list l = pairs_at(x, k, c->out);
+    const uint32_t lo = x->model->shards.rank[k->rank].expert.lo;
+    float *w;
+    size_t is;
+    const uint32_t *ids = route_at(x, k, c->in[0], &w, &is);
+    if (t != 0) return;
+    memset(l.first, 0, (l.n_local + 1) * sizeof *l.first);
+    for (uint32_t i = 0; i < x->n_rows; i++)
+        for (uint32_t j = 0; j < l.used; j++)
+            if (ids[i * is + j] - lo < l.n_local) l.first[ids[i * is + j] - lo + 1]++;
+    for (uint32_t e = 0; e < l.n_local; e++) l.first[e + 1] += l.first[e];
+    for (uint32_t i = 0; i < x->n_rows; i++)
+        for (uint32_t j = 0; j < l.used; j++) {
+            uint32_t e = ids[i * is + j] - lo, *at = &l.pair[(size_t)i * l.used + j];
+            *at = e < l.n_local ? l.first[e]++ : OP_NO_PAIR;
+            if (*at != OP_NO_PAIR) l.row[*at] = i;
+        }
+    for (uint32_t e = l.n_local; e > 0; e--) l.first[e] = l.first[e - 1]; /* they were moved on to the next one's start */
+    l.first[0] = 0;
+}
+
+static void run_gather(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    pair_list l = pairs_at(x, k, c->in[2]);
+    op_gather_args a = {.rows = l.row, .n = l.first[l.n_local], .cols = x->model->a.hidden_size};
+    a.x = slot_at(x, k, c->in[0], &a.xs);
+    a.y = slot_at(x, k, c->out, &a.ys);
+    if (a.n) x->model->ops->gather(&a, t, n);
+}
+
+static void run_experts(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    const model_layer_rank *layer = &x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank];
+    pair_list l = pairs_at(x, k, c->in[2]);
+    size_t xs, ys;
+    const float *in = slot_at(x, k, c->in[0], &xs);
+    float *out = slot_at(x, k, c->out, &ys);
+    for (uint32_t e = 0; e < l.n_local; e++) {
+        const model_expert *w = &layer->experts[e];
+        const model_linear *lin = c->weight == WT_EXP_GATE ? &w->gate : c->weight == WT_EXP_UP ? &w->up : &w->down;
+        uint32_t first = l.first[e];
+        op_linear_args a = {.w = &lin->w, .bias = lin->bias, .x = in + first * xs, .xs = xs, .n_tokens = l.first[e + 1] - first,
+                            .y = out + first * ys, .ys = ys};
+        if (a.n_tokens) x->model->ops->linear(&a, t, n);
+    }
+}
+
+static void run_pair_act(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    pair_list l = pairs_at(x, k, c->in[2]);
+    op_act_args a = {.act = x->model->a.act, .n_tokens = l.first[l.n_local], .n = x->model->a.moe_ffn_size};
+    a.g = slot_at(x, k, c->in[0], &a.gs);
+    if (c->in[1] != NO_SLOT) a.u = slot_at(x, k, c->in[1], &a.us);
+    a.y = slot_at(x, k, c->out, &a.ys);
+    if (a.n_tokens) x->model->ops->act(&a, t, n);
+}
+
+static void run_mix(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    const shard_plan *s = &x->model->shards;
+    const shard_range own = s->rank[k->rank].expert_leaf;
+    pair_list l = pairs_at(x, k, c->in[2]);
+    float *w;
+    op_mix_args a = {.pair = l.pair, .ps = l.used, .n_used = l.used, .leaf = s->expert.leaf + own.lo, .n_leaves = own.hi - own.lo,
+                     .n_tokens = x->n_rows, .n = x->model->a.hidden_size};
+    a.ids = route_at(x, k, c->in[1], &w, &a.is);
+    a.w = w;
+    a.ws = a.is;
+    a.x = slot_at(x, k, c->in[0], &a.xs);
+    a.y = slot_at(x, k, c->out, &a.ys);
+    a.yl = a.ys * k->body.rows;
+    if (a.n_leaves) x->model->ops->mix(&a, t, n);
+}
+
+static void run_gate(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    op_switch_args a = {.n_tokens = x->n_rows, .n = x->model->a.hidden_size};
+    a.x = slot_at(x, k, c->in[0], &a.xs);
+    a.g = slot_at(x, k, c->in[1], &a.gs);
+    a.y = slot_at(x, k, c->out, &a.ys);
+    x->model->ops->gate(&a, t, n);
+}
+
+void exec_moe(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    switch (c->op) {
+    case PROG_ROUTE: run_route(x, k, c, t, n); break;
+    case PROG_PAIRS: run_pairs(x, k, c, t); break;
+    case PROG_GATHER: run_gather(x, k, c, t, n); break;
+    case PROG_EXPERTS: run_experts(x, k, c, t, n); break;
+    case PROG_PAIR_ACT: run_pair_act(x, k, c, t, n); break;
+    case PROG_MIX: run_mix(x, k, c, t, n); break;
+    default: run_gate(x, k, c, t, n); break;
+    }
+}
