@@ -112,7 +112,7 @@ static void test_rules(void **state)
         {0, 0, 512, 4, 0, "required"},
         {0, 0, 516, 4, 3, "flags"},
         {AXES, 0, 0, 4, 0xffffffff, "name_off"},
-        {AXES, 0, 6, 2, 6, "kind"},
+        {AXES, 0, 6, 2, AXIS_COUNT, "kind"},
         {AXES, 0, 8, 4, 0, "unit"},
         {AXES, 0, 8, 4, 21, ""},
         {AXES, 0, 12, 4, 3, "n_pieces"},
