@@ -66,6 +66,8 @@ static tess_status place_pieces(load_state *s, tess_error *err)
         const ct_piece *p = &s->info->pieces[i];
         const ct_tensor *t = tensor_of(s, i);
         s->total += p->usize;
+        if (t->rank > 1 && !dtype_get(t->dtype)->is_float && !dtype_is_quant(t->dtype))
+            return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor %s has type %s, which no weight can have", s->info->path, t->name, dtype_get(t->dtype)->name);
         if (t->rank == 2 && t->layout == LAYOUT_TILE8 && p->raw_contig && (m->tiles[i] = ct_map_piece(m->file, i))) continue;
         uint64_t k[MAX_LEAVES] = {p->n_k}, bytes; /* floats need no leaves; q8/q4 sizes are those of the file */
         if (t->rank == 1) k[0] = p->n_k * p->n_rows;
@@ -229,6 +231,19 @@ static tess_status view_leaves(tess_model *m, const ct_tensor *t, const arch_axi
     return TESS_OK;
 }
 
+/* The pieces of t must be those that the view needs, also when t is the target of an alias: columns are cut along k_axis, or
+ * not at all when all of them are one leaf; where there is no k_axis only rows may be cut. */
+static tess_status check_split(const tess_model *m, const ct_tensor *t, const arch_axis *k_axis, tess_error *err)
+{
+    const ct_info *info = ct_get(m->file);
+    bool columns = t->split_dim == 1, fits = !columns;
+    if (k_axis) {
+        fits = columns ? info->axes[t->axis].kind == k_axis->kind : t->n_pieces == 1 && k_axis->n_leaves == 1;
+        fits = fits && k_axis->dim == t->shape[1];
+    }
+    return fits ? TESS_OK : ERR(err, TESS_E_FORMAT, "%s: tensor %s is split in a way that its place in the model does not allow", info->path, t->name);
+}
+
 /* A row-parallel weight keeps the K of its leaves; a file of this tensor that is not split along K has one piece for all. */
 static tess_status load_linear(tess_model *m, load_key k, shard_range rows_or_leaves, const arch_axis *k_axis, model_linear *out, tess_error *err)
 {
@@ -236,6 +251,7 @@ static tess_status load_linear(tess_model *m, load_key k, shard_range rows_or_le
     const float *bias;
     TRY(need_tensor(m, &k, PART_DATA, &t, err));
     if (!t) return TESS_OK;
+    TRY(check_split(m, t, k_axis, err));
     TRY(load_vector(m, &k, PART_BIAS, &bias, err));
     if (k_axis) {
         out->bias = bias;
