@@ -58,6 +58,34 @@ static const name_rule names_granitemoe[] = {
     {L "shared_mlp.input_linear", ROLE_SH_GATE, FUSE_GATE_UP, 0},
     {L "shared_mlp.output_linear", ROLE_SH_DOWN, 0, 0}, END};
 
+static const name_rule names_phi[] = {
+    GLOBALS, {"model.final_layernorm", ROLE_FINAL_NORM, 0, 0}, PRE_NORMS, ATTN(L), {L "self_attn.dense", ROLE_O, 0, 0},
+    {L "self_attn.q_layernorm", ROLE_Q_NORM, 0, 0}, {L "self_attn.k_layernorm", ROLE_K_NORM, 0, 0},
+    {L "mlp.fc1", ROLE_UP, 0, 0}, {L "mlp.fc2", ROLE_DOWN, 0, 0}, END};
+static const name_rule names_stablelm[] = {
+    GLOBALS, PRE_NORMS, ATTN(L), GATED_FFN(L), {L "self_attn.q_layernorm.norms.%d", ROLE_Q_EACH, 0, 0},
+    {L "self_attn.k_layernorm.norms.%d", ROLE_K_EACH, 0, 0}, END};
+static const name_rule names_cohere[] = {
+    GLOBALS, PRE_NORMS, ATTN(L), GATED_FFN(L), {L "self_attn.q_norm", ROLE_Q_EACH, FUSE_EXPERTS, 0},
+    {L "self_attn.k_norm", ROLE_K_EACH, FUSE_EXPERTS, 0}, END};
+#define GATE_UP {L "mlp.gate_up_proj", ROLE_GATE, FUSE_GATE_UP, 0}, {L "mlp.down_proj", ROLE_DOWN, 0, 0}
+static const name_rule names_glm[] = {GLOBALS, PRE_NORMS, ATTN(L), GATE_UP, END};
+static const name_rule names_glm4[] = {
+    GLOBALS, PRE_NORMS, ATTN(L), GATE_UP, {L "post_self_attn_layernorm", ROLE_POST_ATTN_NORM, 0, 0},
+    {L "post_mlp_layernorm", ROLE_POST_FFN_NORM, 0, 0}, END};
+static const name_rule names_internlm2[] = {
+    {"model.tok_embeddings", ROLE_EMBED, 0, 0}, {"model.norm", ROLE_FINAL_NORM, 0, 0}, {"output", ROLE_HEAD, 0, 0},
+    {L "attention_norm", ROLE_ATTN_NORM, 0, 0}, {L "ffn_norm", ROLE_FFN_NORM, 0, 0},
+    {L "attention.wqkv", ROLE_Q, FUSE_QKV_GROUPS, 0}, {L "attention.wo", ROLE_O, 0, 0},
+    {L "feed_forward.w1", ROLE_GATE, 0, 0}, {L "feed_forward.w3", ROLE_UP, 0, 0},
+    {L "feed_forward.w2", ROLE_DOWN, 0, 0}, END};
+#define D "model.decoder.layers.%d."
+static const name_rule names_opt[] = {
+    {"model.decoder.embed_tokens", ROLE_EMBED, 0, 0}, {"model.decoder.embed_positions", ROLE_POS_EMBED, 0, NAME_SKIP2},
+    {"model.decoder.final_layer_norm", ROLE_FINAL_NORM, 0, 0}, {"lm_head", ROLE_HEAD, 0, 0},
+    {D "self_attn_layer_norm", ROLE_ATTN_NORM, 0, 0}, {D "final_layer_norm", ROLE_FFN_NORM, 0, 0}, ATTN(D),
+    {D "self_attn.out_proj", ROLE_O, 0, 0}, {D "fc1", ROLE_UP, 0, 0}, {D "fc2", ROLE_DOWN, 0, 0}, END};
+
 #define N "gpt_neox.layers.%d."
 static const name_rule names_neox[] = {
     {"gpt_neox.embed_in", ROLE_EMBED, 0, 0}, {"gpt_neox.final_layer_norm", ROLE_FINAL_NORM, 0, 0},
@@ -82,10 +110,29 @@ static const name_rule names_falcon[] = {
     {G "self_attention.query_key_value", ROLE_Q, FUSE_QKV_GROUPS, 0}, {G "self_attention.dense", ROLE_O, 0, 0},
     {G "mlp.dense_h_to_4h", ROLE_UP, 0, 0}, {G "mlp.dense_4h_to_h", ROLE_DOWN, 0, 0}, END};
 
+static const name_rule names_bloom[] = {
+    {"transformer.word_embeddings", ROLE_EMBED, 0, 0}, {"transformer.ln_f", ROLE_FINAL_NORM, 0, 0},
+    {"transformer.word_embeddings_layernorm", ROLE_EMBED_NORM, 0, 0}, {"lm_head", ROLE_HEAD, 0, 0},
+    {G "input_layernorm", ROLE_ATTN_NORM, 0, 0}, {G "post_attention_layernorm", ROLE_FFN_NORM, 0, 0},
+    {G "self_attention.query_key_value", ROLE_Q, FUSE_QKV_GROUPS, 0}, {G "self_attention.dense", ROLE_O, 0, 0},
+    {G "mlp.dense_h_to_4h", ROLE_UP, 0, 0}, {G "mlp.dense_4h_to_h", ROLE_DOWN, 0, 0}, END};
+static const name_rule names_gptj[] = {
+    {"transformer.wte", ROLE_EMBED, 0, 0}, {"transformer.ln_f", ROLE_FINAL_NORM, 0, 0}, {"lm_head", ROLE_HEAD, 0, 0},
+    {G "ln_1", ROLE_ATTN_NORM, 0, 0}, {G "attn.q_proj", ROLE_Q, 0, 0}, {G "attn.k_proj", ROLE_K, 0, 0},
+    {G "attn.v_proj", ROLE_V, 0, 0}, {G "attn.out_proj", ROLE_O, 0, 0}, {G "mlp.fc_in", ROLE_UP, 0, 0},
+    {G "mlp.fc_out", ROLE_DOWN, 0, 0}, END};
+#define M "transformer.blocks.%d."
+static const name_rule names_mpt[] = {
+    {"transformer.wte", ROLE_EMBED, 0, 0}, {"transformer.norm_f", ROLE_FINAL_NORM, 0, 0}, {"lm_head", ROLE_HEAD, 0, 0},
+    {M "norm_1", ROLE_ATTN_NORM, 0, 0}, {M "norm_2", ROLE_FFN_NORM, 0, 0}, {M "attn.Wqkv", ROLE_Q, FUSE_QKV, 0},
+    {M "attn.out_proj", ROLE_O, 0, 0}, {M "ffn.up_proj", ROLE_UP, 0, 0}, {M "ffn.down_proj", ROLE_DOWN, 0, 0}, END};
+
 /* The base of every row: a pre-norm decoder with RMS norms, gated SiLU and rotary halves. */
 #define LLAMA_LIKE \
     .prefix = "model.", .norm_kind = NORM_RMS, .block_kind = BLOCK_PRE, \
     .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_HALF, .rope_theta = 10000, .rotary = 1, .eps = 1e-6
+#define LAYER_NORMS .norm_kind = NORM_LAYER, .rope_theta = 10000, .rotary = 1, .eps = 1e-5
+#define ALL_BIASES (BIAS_QKV | BIAS_O | BIAS_FFN_IN | BIAS_FFN_OUT)
 #define ATTN_BIAS {"attention_bias", BIAS_QKV | BIAS_O, 0}
 #define GEMMA_LIKE \
     .prefix = "model.", .norm_kind = NORM_RMS_PLUS1, .act = ACT_GELU_TANH, .gated_ffn = 1, \
@@ -133,6 +180,50 @@ static const family families[] = {
     {.model_type = "olmo2", .class_name = "Olmo2ForCausalLM", .prefix = "model.", .names = names_olmo2,
      .block_kind = BLOCK_POST, .qk_norm = QK_NORM_ALL, .act = ACT_SILU, .gated_ffn = 1,
      .rope_kind = ROPE_HALF, .rope_theta = 10000, .rotary = 1, .eps = 1e-5, .bias = {ATTN_BIAS}},
+    {.model_type = "phi", .class_name = "PhiForCausalLM", .prefix = "model.", .names = names_phi,
+     .norm_kind = NORM_LAYER, .block_kind = BLOCK_PARALLEL, .act = ACT_GELU_TANH, .rope_kind = ROPE_HALF,
+     .rope_theta = 10000, .rotary = 0.5, .eps = 1e-5, .biases = 0, .adjust = ADJUST_PHI},
+    {.model_type = "internlm2", .class_name = "InternLM2ForCausalLM", LLAMA_LIKE, .names = names_internlm2,
+     .bias = {{"bias", BIAS_QKV | BIAS_O, 1}}},
+    {.model_type = "stablelm", .class_name = "StableLmForCausalLM", .prefix = "model.", .names = names_stablelm,
+     .norm_kind = NORM_LAYER, .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_HALF, .rope_theta = 10000,
+     .rotary = 0.25, .eps = 1e-5, .biases = BIAS_NORM, .bias = {{"use_qkv_bias", BIAS_QKV, 0}},
+     .adjust = ADJUST_STABLELM},
+    {.model_type = "olmo", .class_name = "OlmoForCausalLM", .prefix = "model.", .names = names_llama, LAYER_NORMS,
+     .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_HALF, .clip = true, .bias = {ATTN_BIAS},
+     .adjust = ADJUST_OLMO},
+    {.model_type = "cohere", .class_name = "CohereForCausalLM", .prefix = "model.", .names = names_cohere, LAYER_NORMS,
+     .block_kind = BLOCK_PARALLEL, .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_PAIRS, .tied = true,
+     .bias = {ATTN_BIAS}, .adjust = ADJUST_COHERE},
+    {.model_type = "cohere2", .class_name = "Cohere2ForCausalLM", .prefix = "model.", .names = names_cohere, LAYER_NORMS,
+     .block_kind = BLOCK_PARALLEL, .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_PAIRS, .tied = true,
+     .windows = WINDOW_PATTERN, .pattern = 4, .rope_sliding = 1, .bias = {ATTN_BIAS}, .adjust = ADJUST_COHERE},
+    {.model_type = "glm", .class_name = "GlmForCausalLM", .prefix = "model.", .names = names_glm, .act = ACT_SILU,
+     .gated_ffn = 1, .rope_kind = ROPE_PAIRS, .rope_theta = 10000, .rotary = 0.5, .eps = 1.5625e-7,
+     .bias = {{"attention_bias", BIAS_QKV, 0}}},
+    {.model_type = "glm4", .class_name = "Glm4ForCausalLM", .prefix = "model.", .names = names_glm4,
+     .block_kind = BLOCK_SANDWICH, .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_PAIRS, .rope_theta = 10000,
+     .rotary = 0.5, .eps = 1.5625e-7, .bias = {{"attention_bias", BIAS_QKV, 0}}},
+    {.model_type = "nemotron", .class_name = "NemotronForCausalLM", .prefix = "model.", .names = names_llama,
+     .norm_kind = NORM_LAYER_PLUS1, .act = ACT_RELU2, .rope_kind = ROPE_HALF, .rope_theta = 10000, .rotary = 0.5,
+     .eps = 1e-5, .biases = BIAS_NORM, .bias = {ATTN_BIAS, {"mlp_bias", BIAS_FFN_IN | BIAS_FFN_OUT, 0}}},
+    {.model_type = "exaone4", .class_name = "Exaone4ForCausalLM", .prefix = "model.", .names = names_olmo2,
+     .block_kind = BLOCK_POST, .qk_norm = QK_NORM_HEAD, .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_HALF,
+     .rope_theta = 10000, .rotary = 1, .eps = 1e-5, .windows = WINDOW_PATTERN, .pattern = 4, .rope_sliding = 2},
+    {.model_type = "ernie4_5", .class_name = "Ernie4_5ForCausalLM", .prefix = "model.", .names = names_llama,
+     .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_PAIRS, .rope_theta = 500000, .rotary = 1, .eps = 1e-5,
+     .tied = true, .bias = {{"use_bias", ALL_BIASES, 0}}},
+    {.model_type = "opt", .class_name = "OPTForCausalLM", .prefix = "model.", .names = names_opt, LAYER_NORMS,
+     .act = ACT_RELU, .rope_kind = ROPE_NONE, .tied = true, .biases = BIAS_NORM,
+     .bias = {{"enable_bias", ALL_BIASES, 1}}, .adjust = ADJUST_OPT},
+    {.model_type = "gptj", .class_name = "GPTJForCausalLM", .prefix = "transformer.", .names = names_gptj, LAYER_NORMS,
+     .block_kind = BLOCK_PARALLEL, .act = ACT_GELU_TANH, .rope_kind = ROPE_PAIRS, .ffn_4h = true,
+     .biases = BIAS_NORM | BIAS_HEAD | BIAS_FFN_IN | BIAS_FFN_OUT},
+    {.model_type = "bloom", .class_name = "BloomForCausalLM", .prefix = "transformer.", .names = names_bloom,
+     LAYER_NORMS, .act = ACT_GELU_TANH, .rope_kind = ROPE_NONE, .tied = true, .ffn_4h = true, .max_ctx = 2048,
+     .biases = BIAS_NORM | ALL_BIASES, .adjust = ADJUST_BLOOM},
+    {.model_type = "mpt", .class_name = "MptForCausalLM", .prefix = "transformer.", .names = names_mpt, LAYER_NORMS,
+     .act = ACT_GELU, .rope_kind = ROPE_NONE, .tied = true, .ffn_4h = true, .adjust = ADJUST_MPT},
     {.model_type = "starcoder2", .class_name = "Starcoder2ForCausalLM", .prefix = "model.",
      .names = names_starcoder2, .norm_kind = NORM_LAYER, .act = ACT_GELU_TANH, .rope_kind = ROPE_HALF,
      .rope_theta = 10000, .rotary = 1, .eps = 1e-5, .tied = true, .windows = WINDOW_ALL, .biases = BIAS_NORM,

@@ -26,7 +26,8 @@ enum {
     NAME_ONE_NORM = 8 /* only in others */,
     NAME_BARE = 16 /* no ".weight" follows; the bias is "_bias" */,
     NAME_READ = 32 /* another spelling, never written */,
-    NAME_ALTERNATE = 64 /* rows of gate and up alternate */
+    NAME_ALTERNATE = 64 /* rows of gate and up alternate */,
+    NAME_SKIP2 = 128 /* two rows before the first */
 };
 typedef struct { const char *name; uint8_t role, fuse, flags; } name_rule;
 
@@ -41,7 +42,8 @@ enum {
 };
 typedef struct {
     const char *key;
-    uint8_t bits, on;
+    uint16_t bits;
+    bool on;
 } bias_key; /* config key, BIAS_* that it switches, its default */
 
 typedef struct {
@@ -50,7 +52,7 @@ typedef struct {
     const char *prefix;       /* part of the names that checkpoints of the base model leave out; "" = none */
     const name_rule *names;   /* ends with a NULL name */
     uint8_t norm_kind, block_kind, qk_norm, act, gated_ffn, rope_kind, windows;
-    uint8_t biases;           /* that need no key */
+    uint16_t biases;          /* that need no key */
     bias_key bias[3];
     bool tied;                /* default of tie_word_embeddings */
     bool ffn_4h;              /* feed-forward width defaults to 4 x hidden */
@@ -63,9 +65,12 @@ typedef struct {
     uint8_t router_kind, router_norm; /* ROUTER_*; default of norm_topk_prob */
     bool shared_switch;       /* the shared expert has one */
     bool clip;                /* follows clip_qkv */
+    uint8_t rope_sliding;     /* 1: only layers with a window have rope; 2: the same in models with windows */
+    uint32_t pattern;         /* default of sliding_window_pattern */
+    uint32_t max_ctx;         /* where config.json does not say; 0: it must */
 } family;
 enum { ADJUST_NONE = 0, ADJUST_FALCON, ADJUST_NEOX, ADJUST_SMOLLM3, ADJUST_GEMMA2, ADJUST_GPT2,
-       ADJUST_GRANITE };
+       ADJUST_GRANITE, ADJUST_PHI, ADJUST_BLOOM, ADJUST_OPT, ADJUST_MPT, ADJUST_STABLELM, ADJUST_OLMO, ADJUST_COHERE };
 
 const family *family_by_model_type(const char *model_type); /* NULL when unknown */
 void family_list(char *dst, size_t n);                      /* "llama, mistral, ..." for messages */

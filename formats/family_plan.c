@@ -164,17 +164,22 @@ static tess_status plan_weight(planner *x, const weight_key *k)
     w->map.transposed = (r->flags & NAME_T) && cols;
     w->map.pairs = (r->flags & NAME_ROPE_PAIRS) ? x->a->head_dim : 0;
     x->used[src] = 1;
-    uint64_t first = stacked ? x->a->n_experts : 0;
+    uint64_t first = stacked ? role_instances(x->a, k->role) : 0;
+    if ((r->flags & NAME_SKIP2) && cols) {
+        w->map.base += 2;
+        src_rows += 2;
+    }
     if (w->map.transposed) return check_source(x, t, first, cols, src_rows, x->err);
     return check_source(x, t, first, src_rows, cols, x->err);
 }
 
-/* The same for every expert, where the role has one tensor per expert. */
+/* The same for every expert or head, where the role has a tensor for each. */
 static tess_status plan_role(planner *x, uint32_t role, uint32_t part, int32_t layer)
 {
     weight_key k = {role, part, layer, -1};
-    if (!role_is_expert(role)) return plan_weight(x, &k);
-    for (k.expert = 0; k.expert < (int32_t)x->a->n_experts; k.expert++) TRY(plan_weight(x, &k));
+    if (!role_is_numbered(role)) return plan_weight(x, &k);
+    int32_t n = (int32_t)role_instances(x->a, role);
+    for (k.expert = 0; k.expert < n; k.expert++) TRY(plan_weight(x, &k));
     return TESS_OK;
 }
 
@@ -357,13 +362,15 @@ static tess_status read_rows(const reader *x, uint64_t row0, uint64_t n_rows, ui
     return TESS_OK;
 }
 
-/* Elements of a vector. */
+/* Elements of a vector, which may be a part of a tensor of several rows. */
 static tess_status read_vector(const reader *x, uint64_t e0, uint64_t n, uint8_t *dst)
 {
+    uint64_t rows, cols;
+    source_dims(&x->s->tensors[x->map->src], &rows, &cols);
     for (uint64_t e = 0, run; e < n; e += run) {
         uint64_t at = family_map_row(x->map, e0 + e, &run);
-        run = MIN(run, n - e);
-        TRY(x->s->read(x->s, x->map->src, 0, 1, at, run, x->raw, dst + e * x->esize, x->err));
+        run = MIN(MIN(run, n - e), cols - at % cols);
+        TRY(x->s->read(x->s, x->map->src, at / cols, 1, at % cols, run, x->raw, dst + e * x->esize, x->err));
     }
     return TESS_OK;
 }

@@ -27,7 +27,7 @@ const json_t *cfg_get(const json_t *o, const char *keys)
 
 void cfg_fail(cfg *c, tess_status st, const char *fmt, ...)
 {
-    char text[480];
+    char text[504];
     va_list ap;
     if (c->st < 0) return; /* the first failure is the one to tell */
     va_start(ap, fmt);
@@ -83,7 +83,7 @@ const char *cfg_str(cfg *c, const json_t *o, const char *keys, const char *def)
 
 static const family *find_family(cfg *c)
 {
-    char list[400];
+    char list[480];
     const char *type = cfg_str(c, c->root, "model_type", NULL);
     if (c->st < 0) return NULL;
     if (!type) {
@@ -117,8 +117,6 @@ static void refuse_unknown(cfg *c, const family *f)
             cfg_fail(c, TESS_E_UNSUPPORTED, "%s: key \"%s\": such models are not supported", c->file, keys[i]);
     if (cfg_bool(c, "use_bidirectional_attention", false))
         cfg_fail(c, TESS_E_UNSUPPORTED, "%s: use_bidirectional_attention is not supported", c->file);
-    if (cfg_bool(c, "alibi", false))
-        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: alibi position biases are not supported", c->file);
     if (cfg_bool(c, "add_cross_attention", false))
         cfg_fail(c, TESS_E_UNSUPPORTED, "%s: cross attention is not supported", c->file);
 }
@@ -150,15 +148,16 @@ static uint32_t read_act(cfg *c, const family *f)
 static void read_sizes(cfg *c, const family *f, arch *a)
 {
     snprintf(a->family, sizeof a->family, "%s", f->model_type);
-    a->n_layers = cfg_u32(c, "num_hidden_layers|n_layer", 1, true);
-    a->hidden_size = cfg_u32(c, "hidden_size|n_embd|n_embed", 1, true);
+    a->n_layers = cfg_u32(c, "num_hidden_layers|n_layer|n_layers", 1, true);
+    a->hidden_size = cfg_u32(c, "hidden_size|n_embd|n_embed|d_model", 1, true);
     a->vocab_size = cfg_u32(c, "vocab_size", 1, true);
-    a->n_heads = cfg_u32(c, "num_attention_heads|n_head", 1, true);
+    a->n_heads = cfg_u32(c, "num_attention_heads|n_head|n_heads", 1, true);
     a->n_kv_heads = cfg_u32(c, "num_key_value_heads|num_kv_heads", a->n_heads, false);
-    a->max_ctx = cfg_u32(c, "max_position_embeddings|n_positions|n_ctx", 1, true);
-    a->ffn_size = cfg_u32(c, "intermediate_size|n_inner|ffn_hidden_size",
+    a->max_ctx = cfg_u32(c, "max_position_embeddings|n_positions|n_ctx|max_seq_len|seq_length", MAX(f->max_ctx, 1u),
+                         f->max_ctx == 0);
+    a->ffn_size = cfg_u32(c, "intermediate_size|n_inner|ffn_hidden_size|ffn_dim",
                           a->hidden_size <= UINT32_MAX / 4 ? 4 * a->hidden_size : 0, !f->ffn_4h);
-    a->norm_eps = cfg_f64(c, c->root, "rms_norm_eps|layer_norm_epsilon|layer_norm_eps|norm_epsilon", f->eps);
+    a->norm_eps = cfg_f64(c, c->root, "rms_norm_eps|layer_norm_epsilon|layer_norm_eps|norm_epsilon|norm_eps", f->eps);
     if (c->st < 0) return;
     if (a->n_heads == 0 || a->n_layers > ARCH_MAX_LAYERS) {
         c->st = arch_check(a, c->err);
@@ -185,7 +184,7 @@ static bool rule_slides(cfg *c, const family *f, uint32_t i)
     case WINDOW_QWEN2_MOE: return i % 2 == 0 && i < cfg_u32(c, "max_window_layers", 28, false);
     case WINDOW_ALTERNATE: return i % 2 == 0;
     case WINDOW_PATTERN:
-        n = cfg_u32(c, "sliding_window_pattern|_sliding_window_pattern", 6, false);
+        n = cfg_u32(c, "sliding_window_pattern|_sliding_window_pattern", f->pattern ? f->pattern : 6, false);
         return n == 0 || (i + 1) % n != 0;
     default: return false;
     }
@@ -232,7 +231,8 @@ static void read_layers(cfg *c, const family *f, arch *a)
     double rotary;
     const json_t *types = cfg_get(c->root, "layer_types"), *no_rope = cfg_get(c->root, "no_rope_layers");
     if (hf_rope_read(c, f, a->max_ctx, ropes, &rotary) < 0) return;
-    a->rope_kind = f->rope_kind;
+    a->rope_kind = a->alibi ? (uint32_t)ROPE_NONE : f->rope_kind;
+    if (f->names && cfg_get(c->root, "rotary_dim") && a->head_dim) rotary = (double)cfg_u32(c, "rotary_dim", 0, false) / a->head_dim;
     double dims = (double)a->head_dim * rotary;
     a->rope_dims = a->rope_kind == ROPE_NONE || !(dims >= 0 && dims <= 4096) ? 0 : (uint32_t)dims;
     uint32_t window = cfg_u32(c, "sliding_window", 0, false),
@@ -258,6 +258,7 @@ static void read_layers(cfg *c, const family *f, arch *a)
             if (!types) slides = window != 0 && !rope_on;
         } else if (no_rope)
             cfg_fail(c, TESS_E_UNSUPPORTED, "%s: no_rope_layers is not supported in this family", c->file);
+        if (f->rope_sliding && rope_on) rope_on = slides || (f->rope_sliding == 2 && window == 0);
         arch_attn t = ropes[slides];
         t.window = slides ? window : 0;
         t.rope_on = rope_on;
@@ -267,10 +268,31 @@ static void read_layers(cfg *c, const family *f, arch *a)
 
 /* ---- peculiarities ---- */
 
+static void refuse_true(cfg *c, const char *key)
+{
+    if (cfg_bool(c, key, false)) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: %s = true is not supported", c->file, key);
+}
+
+static void adjust_mpt(cfg *c, arch *a)
+{
+    const json_t *attn = cfg_get(c->root, "attn_config");
+    cfg sub = {attn, c->file, c->st, c->err};
+    a->alibi = ALIBI_MPT;
+    a->alibi_max = cfg_f64(&sub, attn, "alibi_bias_max", 8);
+    a->qkv_clip = cfg_f64(&sub, attn, "clip_qkv", 0);
+    a->attn_scale = cfg_f64(&sub, attn, "softmax_scale", a->attn_scale);
+    refuse_true(&sub, "qk_ln");
+    refuse_true(&sub, "prefix_lm");
+    if (attn && !cfg_bool(&sub, "alibi", true))
+        cfg_fail(&sub, TESS_E_UNSUPPORTED, "%s: attn_config.alibi = false is not supported", c->file);
+    c->st = sub.st;
+}
+
 static void adjust(cfg *c, const family *f, arch *a)
 {
     switch (f->adjust) {
     case ADJUST_FALCON: {
+        if (cfg_bool(c, "alibi", false)) a->alibi = ALIBI_BF16;
         bool grouped = cfg_bool(c, "new_decoder_architecture", false);
         if (!grouped) a->n_kv_heads = cfg_bool(c, "multi_query", true) ? 1 : a->n_heads;
         if (grouped)
@@ -294,6 +316,34 @@ static void adjust(cfg *c, const family *f, arch *a)
         if (cfg_bool(c, "scale_attn_by_inverse_layer_idx", false))
             cfg_fail(c, TESS_E_UNSUPPORTED, "%s: scale_attn_by_inverse_layer_idx is not supported", c->file);
         break;
+    case ADJUST_PHI:
+        a->biases |= BIAS_NORM | BIAS_HEAD | BIAS_QKV | BIAS_O | BIAS_FFN_IN | BIAS_FFN_OUT | BIAS_QK_NORM;
+        if (cfg_bool(c, "qk_layernorm", false)) a->qk_norm = QK_NORM_HEAD;
+        break;
+    case ADJUST_STABLELM:
+        if (cfg_bool(c, "use_parallel_residual", false)) a->block_kind = BLOCK_PARALLEL;
+        if (cfg_bool(c, "qk_layernorm", false)) a->qk_norm = QK_NORM_EACH;
+        break;
+    case ADJUST_OLMO: a->norm_affine = 0; break;
+    case ADJUST_COHERE:
+        a->logit_scale = cfg_f64(c, c->root, "logit_scale", 0.0625);
+        if (cfg_bool(c, "use_qk_norm", false)) a->qk_norm = QK_NORM_EACH;
+        break;
+    case ADJUST_BLOOM:
+        a->embed_norm = 1;
+        a->alibi = ALIBI_PLAIN;
+        refuse_true(c, "apply_residual_connection_post_layernorm");
+        break;
+    case ADJUST_OPT:
+        a->learned_pos = 1;
+        a->norm_affine = cfg_bool(c, "layer_norm_elementwise_affine", true);
+        if (!cfg_bool(c, "do_layer_norm_before", true))
+            cfg_fail(c, TESS_E_UNSUPPORTED, "%s: do_layer_norm_before = false is not supported", c->file);
+        if (cfg_u32(c, "word_embed_proj_dim", a->hidden_size, false) != a->hidden_size)
+            cfg_fail(c, TESS_E_UNSUPPORTED, "%s: word_embed_proj_dim must equal hidden_size", c->file);
+        refuse_true(c, "_remove_final_layer_norm");
+        break;
+    case ADJUST_MPT: adjust_mpt(c, a); break;
     case ADJUST_GRANITE:
         a->attn_scale = cfg_f64(c, c->root, "attention_multiplier", 1);
         a->embed_scale = cfg_f64(c, c->root, "embedding_multiplier", 1);

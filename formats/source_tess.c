@@ -171,7 +171,7 @@ static tess_status add_weight(const source *s, uint32_t i, weight_plan *out, tes
     weight w = {.role = t->role,
                 .part = t->part,
                 .layer = t->layer,
-                .expert = role_is_expert(t->role) ? (int32_t)t->expert : -1,
+                .expert = role_is_numbered(t->role) ? (int32_t)t->expert : -1,
                 .rows = t->shape[0],
                 .cols = t->rank == 2 ? t->shape[1] : 0,
                 .alias = -1};

@@ -51,10 +51,11 @@ typedef struct {
 /* NORM_RMS: s = lanes8(x*x) (fma chains: acc = fma(x, x, acc)); r = 1 / sqrtf(s / n + eps); y = (x * r) * w.
  * NORM_RMS_PLUS1: y = (x * r) * (1 + w). NORM_LAYER: mean = lanes8(x) / n; d = x - mean; var = lanes8 fma(d, d) / n;
  * y = (d * (1 / sqrtf(var + eps))) * w + b (b may be NULL). Division and square root are correctly rounded.
- * groups: a row of n * groups columns is normalized in `groups` groups of n, w being shared by the groups (q/k norm).
+ * groups: a row of n * groups columns is normalized in `groups` groups of n (q/k norm), group g by the weights w + g * gs and
+ * b + g * gs (gs 0: shared).
  * y may equal x. Threads take rows. */
 typedef struct {
-    uint32_t kind; const float *x; size_t xs; uint32_t n_tokens, n, groups; const float *w, *b; float eps; float *y; size_t ys;
+    uint32_t kind; const float *x; size_t xs; uint32_t n_tokens, n, groups; const float *w, *b; size_t gs; float eps; float *y; size_t ys;
 } op_norm_args;
 
 /* A norm over all heads of q or k, which several ranks hold (ranks gather each other's sums, so no bit depends on the cut):
@@ -98,6 +99,7 @@ typedef struct { op_kv kv; op_batch b; const float *k, *v; size_t ks, vs; } op_k
  * The query head h of the rank reads local kv head (q_head0 + h) / group - kv_head0.
  * Positions are walked in chunks of 256 aligned at multiples of 256, only the part in [lo, pos] of each:
  *   s[j] = dot(q, k_j) chain ascending d; s = s * scale; softcap > 0: s = cap * tanh(s / cap) (op_tanh);
+ *   bias not NULL: s = s + (bias[h][j] - bias[h][pos[t]]); bias: of the rank's heads, up to a multiple of 256 positions each;
  *   m = max s; p[j] = exp(s[j] - m); l = lanes8(p) with lane (position % 8), absent positions add nothing;
  *   o[d] = chain over ascending positions: fma(p[j], v_j[d], o[d]), starting from 0.
  * Merge in ascending chunks, starting from the first chunk's (M, L, O) = (m, l, o):
@@ -109,7 +111,7 @@ typedef struct { op_kv kv; op_batch b; const float *k, *v; size_t ks, vs; } op_k
  * scratch holds op_attn_scratch() floats (fewer: not split). The barrier is called by all threads of the operation or by none. */
 typedef struct {
     op_kv kv; op_batch b; const float *q; size_t qs; uint32_t n_heads, q_head0, group, kv_head0;
-    float scale, softcap; uint32_t window; const float *sinks; float *out; size_t os;
+    float scale, softcap; uint32_t window; const float *sinks; const float *bias; size_t bias_stride; float *out; size_t os;
     float *scratch; size_t scratch_floats; void (*barrier)(void *user, uint32_t thread); void *barrier_user;
 } op_attn_args;
 

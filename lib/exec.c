@@ -45,6 +45,7 @@ static const model_norm *norm_of(const tess_model *m, const prog_instr *c)
     case WT_NORM_POST_FFN: return &n->post_ffn;
     case WT_NORM_Q: return &n->q;
     case WT_NORM_K: return &n->k;
+    case WT_NORM_EMBED: return &m->embed_norm;
     default: return &m->final_norm;
     }
 }
@@ -77,8 +78,12 @@ static void run_norm(const exec *x, const rank_state *k, const prog_instr *c, ui
     const arch *m = &x->model->a;
     const model_norm *w = norm_of(x->model, c);
     bool head = c->weight == WT_NORM_Q || c->weight == WT_NORM_K;
-    op_norm_args a = {.kind = m->norm_kind, .n_tokens = x->n_rows, .n = head ? m->head_dim : m->hidden_size, .w = w->w, .b = w->b, .eps = (float)m->norm_eps,
+    op_norm_args a = {.kind = m->norm_kind == NORM_LAYER_PLUS1 ? (uint32_t)NORM_LAYER : m->norm_kind, .n_tokens = x->n_rows, .n = head ? m->head_dim : m->hidden_size, .w = w->w, .b = w->b, .eps = (float)m->norm_eps,
                       .groups = head ? n_heads_of(x, k, c->weight == WT_NORM_K) : 1};
+    if (head && m->qk_norm == QK_NORM_EACH) {
+        a.gs = m->head_dim;
+        a.w += (size_t)heads_of(x, k->rank, c->weight == WT_NORM_K).lo * a.gs;
+    }
     a.x = slot_at(x, k, c->in[0], &a.xs);
     a.y = slot_at(x, k, c->out, &a.ys);
     if (a.groups) x->model->ops->norm(&a, t, n);
@@ -167,6 +172,7 @@ static void run_attn(const exec *x, rank_state *k, const prog_instr *c, uint32_t
     op_attn_args a = {.n_heads = s->q_head.hi - s->q_head.lo, .q_head0 = s->q_head.lo, .kv_head0 = s->kv_head.lo, .group = m->n_heads / m->n_kv_heads,
                       .scale = (float)m->attn_scale, .softcap = (float)m->attn_softcap, .window = m->attn[m->layer_attn[c->layer]].window,
                       .scratch = k->scratch, .scratch_floats = k->scratch_floats, .barrier = gate_wait, .barrier_user = &k->gate};
+    if (x->alibi) a.bias = x->alibi + (size_t)s->q_head.lo * x->alibi_rows, a.bias_stride = x->alibi_rows;
     a.kv = kv_of(x, k, c->layer, &a.b);
     a.q = slot_at(x, k, c->in[0], &a.qs);
     a.out = slot_at(x, k, c->out, &a.os);
@@ -376,6 +382,7 @@ void exec_close(exec *x)
     program_free(&x->body);
     program_free(&x->head);
     mem_free(&x->m, x->logits);
+    mem_free(&x->m, x->alibi);
     mem m = x->m;
     mem_free(&m, x);
 }
@@ -402,10 +409,27 @@ static tess_status rope_reach(exec *x, uint32_t kind, uint32_t rows, tess_error 
     return TESS_OK;
 }
 
+/* The table is made anew when it grows, to at least twice its length. */
+static tess_status alibi_reach(exec *x, uint32_t rows, tess_error *err)
+{
+    const arch *a = &x->model->a;
+    size_t bytes;
+    if (a->alibi == ALIBI_NONE || rows <= x->alibi_rows) return TESS_OK;
+    uint32_t want = (MAX(rows, MIN(2 * x->alibi_rows, a->max_ctx)) + 255) / 256 * 256;
+    float *t = size_mul3(want, a->n_heads, sizeof *t, &bytes) ? mem_alloc(&x->m, bytes) : NULL;
+    if (!t) return ERR(err, TESS_E_NOMEM, "no memory for the position biases of %u positions", want);
+    for (uint32_t h = 0; h < a->n_heads; h++) alibi_fill(a, h, want, t + (size_t)h * want);
+    mem_free(&x->m, x->alibi);
+    x->alibi = t;
+    x->alibi_rows = want;
+    return TESS_OK;
+}
+
 tess_status exec_prepare(exec *x, uint32_t n_rows, uint32_t max_pos, tess_error *err)
 {
     const arch *a = &x->model->a;
     for (uint32_t i = 0; i < a->n_attn_kinds && a->rope_kind != ROPE_NONE; i++) TRY(rope_reach(x, i, max_pos + 1, err));
+    TRY(alibi_reach(x, max_pos + 1, err));
     for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
         rank_state *k = &x->rank[r];
         size_t want = op_attn_scratch(n_rows, n_heads_of(x, k, false), a->v_head_dim, max_pos + 1, k->n_threads);

@@ -25,6 +25,8 @@ struct exec {
     size_t logits_stride;
     float *rope[ARCH_MAX_ATTN_KINDS], *inv[ARCH_MAX_ATTN_KINDS];
     uint32_t rope_rows[ARCH_MAX_ATTN_KINDS];
+    float *alibi;      /* [n_heads][alibi_rows], NULL: none */
+    uint32_t alibi_rows;
     /* of the run under way */
     const program *prog;
     const exec_batch *batch;

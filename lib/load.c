@@ -169,11 +169,43 @@ static tess_status load_vector(tess_model *m, const load_key *k, uint32_t part, 
     return TESS_OK;
 }
 
+/* Weights as the kernels take them: where the kind adds 1 to them, that is done here; where the file has none, they are 1. */
+static tess_status finish_norm(tess_model *m, uint64_t n, model_norm *norm, tess_error *err)
+{
+    bool ones = !norm->w && m->a.norm_affine == 0;
+    if (!ones && (!norm->w || m->a.norm_kind != NORM_LAYER_PLUS1)) return TESS_OK;
+    float *v = arena_alloc(&m->store, n, sizeof *v);
+    if (!v) return ERR(err, TESS_E_NOMEM, "no memory for norms");
+    for (uint64_t i = 0; i < n; i++) v[i] = ones ? 1.0f : norm->w[i] + 1.0f;
+    norm->w = v;
+    return TESS_OK;
+}
+
+/* The norms of all heads, one after another. */
+static tess_status load_each(tess_model *m, uint32_t role, int32_t layer, model_norm *out, tess_error *err)
+{
+    const arch *a = &m->a;
+    uint32_t n = role_instances(a, role);
+    float *v = arena_alloc(&m->store, (uint64_t)n * a->head_dim, sizeof *v);
+    if (!v) return ERR(err, TESS_E_NOMEM, "no memory for norms of heads");
+    for (uint32_t h = 0; h < n; h++) {
+        const float *one;
+        load_key k = {role, layer, (int32_t)h};
+        TRY(load_vector(m, &k, PART_DATA, &one, err));
+        memcpy(v + (size_t)h * a->head_dim, one, a->head_dim * sizeof *v);
+    }
+    *out = (model_norm){.w = v};
+    return TESS_OK;
+}
+
 static tess_status load_norm(tess_model *m, uint32_t role, int32_t layer, model_norm *out, tess_error *err)
 {
     load_key k = {role, layer, -1};
+    bool heads = role == ROLE_Q_NORM || role == ROLE_K_NORM;
+    if (heads && m->a.qk_norm == QK_NORM_EACH) return load_each(m, role == ROLE_Q_NORM ? ROLE_Q_EACH : ROLE_K_EACH, layer, out, err);
     TRY(load_vector(m, &k, PART_DATA, &out->w, err));
-    return load_vector(m, &k, PART_BIAS, &out->b, err);
+    TRY(load_vector(m, &k, PART_BIAS, &out->b, err));
+    return heads ? TESS_OK : finish_norm(m, m->a.hidden_size, out, err);
 }
 
 static uint64_t stride_of(const ct_tensor *t, const ct_piece *p, const arch_axis *x)
@@ -326,6 +358,7 @@ static tess_status load_views(tess_model *m, tess_error *err)
     TRY(load_linear(m, (load_key){ROLE_POS_EMBED, -1, -1}, (shard_range){0, a->max_ctx}, NULL, &whole, err));
     if (a->learned_pos) m->pos_embed = whole.w;
     TRY(load_norm(m, ROLE_FINAL_NORM, -1, &m->final_norm, err));
+    TRY(load_norm(m, ROLE_EMBED_NORM, -1, &m->embed_norm, err));
     for (uint32_t r = 0; r < m->shards.n_ranks; r++)
         TRY(load_linear(m, (load_key){a->tied_head ? ROLE_EMBED : ROLE_HEAD, -1, -1}, m->shards.rank[r].vocab, NULL, &m->head[r], err));
     for (uint32_t i = 0; i < a->n_layers; i++) TRY(load_layer(m, i, err));

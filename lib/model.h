@@ -12,7 +12,7 @@
 #include "tok.h"
 
 typedef struct { op_weight w; const float *bias; } model_linear;  /* bias: of this rank's rows, or the whole for row-parallel */
-typedef struct { const float *w, *b; } model_norm;                /* NULL w: absent */
+typedef struct { const float *w, *b; } model_norm;                /* NULL w: absent; QK_NORM_EACH: [heads][head_dim] */
 typedef struct { model_linear gate, up, down; } model_expert;
 typedef struct {
     model_linear q, k, v, o, gate, up, down;
@@ -43,7 +43,7 @@ struct tess_model {
     const uint8_t **tiles;      /* [n_pieces] TILE8 image, mapped or in `owned` */
     void **owned;               /* [n_pieces] decoded copies */
     op_weight embed, pos_embed; /* the whole table: each rank reads any row */
-    model_norm final_norm;
+    model_norm final_norm, embed_norm;
     model_linear head[MAX_RANKS];
     model_layer_norms *norms;   /* [n_layers] */
     model_layer_rank *layers;   /* [n_layers][n_ranks] */

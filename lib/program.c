@@ -45,7 +45,7 @@ static uint16_t attention(program *p, const arch *a, uint16_t layer, uint16_t n)
     uint16_t q = op(p, PROG_LINEAR, WT_Q, layer, W_Q, n, NO_SLOT);
     uint16_t k = op(p, PROG_LINEAR, WT_K, layer, W_K, n, NO_SLOT);
     uint16_t v = op(p, PROG_LINEAR, WT_V, layer, W_V, n, NO_SLOT);
-    if (a->qk_norm == QK_NORM_HEAD) {
+    if (a->qk_norm == QK_NORM_HEAD || a->qk_norm == QK_NORM_EACH) {
         op_in_place(p, PROG_NORM, WT_NORM_Q, layer, q);
         op_in_place(p, PROG_NORM, WT_NORM_K, layer, k);
     }
@@ -154,6 +154,7 @@ tess_status program_body(const arch *a, const mem *m, program *out, tess_error *
     *out = (program){.m = m, .in_slot = NO_SLOT};
     uint16_t x = op(out, PROG_EMBED, WT_NONE, 0, W_HIDDEN, NO_SLOT, NO_SLOT);
     if (a->learned_pos) x = op(out, PROG_REDUCE, WT_NONE, 0, W_HIDDEN, op(out, PROG_EMBED, WT_POS, 0, W_HIDDEN, NO_SLOT, NO_SLOT), x);
+    if (a->embed_norm) x = op(out, PROG_NORM, WT_NORM_EMBED, 0, W_HIDDEN, x, NO_SLOT);
     for (uint16_t i = 0; i < a->n_layers; i++) x = block(out, a, i, x);
     out->out_slot = x;
     return finish(out, err);

@@ -59,3 +59,26 @@ void rope_fill(const arch_attn *t, const float *inv, uint32_t dims, uint32_t lo,
             cs[1] = (float)sin(angle) * scale;
         }
 }
+
+/* Heads beyond a power of two take every other slope of the next one; mpt orders all heads by that of the next power. */
+static float alibi_slope(const arch *a, uint32_t h)
+{
+    uint32_t p = 1;
+    if (a->alibi == ALIBI_MPT) {
+        while (p < a->n_heads) p *= 2;
+        uint32_t i = p == a->n_heads ? h : 2 * h + 1 < p ? 2 * h + 1 : 2 * (h - p / 2);
+        return (float)(1 / pow(2, (i + 1) * (a->alibi_max / p)));
+    }
+    while (p * 2 <= a->n_heads) p *= 2;
+    float base = (float)pow(2, -pow(2, 3 - log2(h < p ? p : 2 * p)));
+    return (float)pow(base, h < p ? h + 1 : 2 * (h - p) + 1);
+}
+
+static float round_bf16(float x) { return bf16_to_f32(f32_to_bf16(x)); }
+
+void alibi_fill(const arch *a, uint32_t h, uint32_t n, float *out)
+{
+    float slope = alibi_slope(a, h);
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = a->alibi == ALIBI_BF16 ? round_bf16(round_bf16(slope) * round_bf16((float)i)) * (float)a->attn_scale : slope * (float)i;
+}

@@ -7,4 +7,6 @@
 void rope_inv_freq(const arch_attn *t, uint32_t dims, float *inv);
 /* cs[(pos - lo)][dims / 2][2] for pos in [lo, hi) */
 void rope_fill(const arch_attn *t, const float *inv, uint32_t dims, uint32_t lo, uint32_t hi, float *cs);
+/* Biases of head h for positions [0, n): only differences of them count. Press et al. 2021 (arXiv 2108.12409). */
+void alibi_fill(const arch *a, uint32_t h, uint32_t n, float *out);
 #endif

@@ -73,8 +73,8 @@ static void refuses_bad_numbers(void **state)
     bad("{", "line 1");
     bad("{\"model_type\":\"llama\",\"model_type\":\"llama\"}", "duplicate");
     bad("{" BASE "}", "model_type");
-    bad("{\"model_type\":\"bloom\"," BASE "}",
-        "\"bloom\" is not supported; supported are llama, mistral, qwen2");
+    bad("{\"model_type\":\"mamba2\"," BASE "}",
+        "\"mamba2\" is not supported; supported are llama, mistral, qwen2, qwen3, mixtral");
     bad("{\"model_type\":7," BASE "}", "model_type");
     bad("{\"model_type\":\"llama\",\"architectures\":[\"LlamaForSequenceClassification\"]," BASE "}",
         "LlamaForSequenceClassification");

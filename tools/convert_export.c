@@ -81,7 +81,7 @@ static tess_status list_items(job *j, tess_error *err)
             bool layers = strstr(r->name, "%d") != NULL;
             bool experts = layers && strstr(strstr(r->name, "%d") + 2, "%d") != NULL;
             for (int32_t l = layers ? 0 : -1; l < (layers ? (int32_t)c->a.n_layers : 0); l++)
-                for (int32_t e = experts ? 0 : -1; e < (experts ? (int32_t)c->a.n_experts : 0); e++)
+                for (int32_t e = experts ? 0 : -1; e < (experts ? (int32_t)role_instances(&c->a, r->role) : 0); e++)
                     TRY(add_item(j, r, part, l, e, err));
         }
     for (uint32_t i = 0; i < c->plan.n; i++) want += c->plan.w[i].alias < 0;

@@ -104,14 +104,17 @@ INLINE __m256 seen_lanes(uint32_t j, uint32_t lo, uint32_t hi) /* positions j ..
     return _mm256_castsi256_ps(_mm256_andnot_si256(below, end));
 }
 
-/* Query i over positions [lo, hi) of the chunk, counted from its start. */
-static void query_softmax(attn_tile *x, uint32_t i, uint32_t lo, uint32_t hi)
+/* Query i over positions [lo, hi) of the chunk at `base`, counted from its start. */
+static void query_softmax(attn_tile *x, uint32_t i, uint32_t base, uint32_t lo, uint32_t hi)
 {
+    const float *bias = x->a->bias ? x->a->bias + (x->h0 + i % x->n_h) * x->a->bias_stride : NULL;
+    __m256 own = set8(bias ? bias[row_pos(x, i / x->n_h)] : 0.0f);
     float *s = x->s[i];
     float lanes[8], m = -INFINITY;
     __m256 max = set8(-INFINITY), sum = _mm256_setzero_ps();
     for (uint32_t j = lo / 8 * 8; j < hi; j += 8) {
         __m256 v = soft_cap8(_mm256_mul_ps(_mm256_load_ps(s + j), set8(x->a->scale)), x->a->softcap);
+        if (bias) v = _mm256_add_ps(v, _mm256_sub_ps(_mm256_loadu_ps(bias + base + j), own));
         _mm256_store_ps(s + j, v);
         max = _mm256_max_ps(_mm256_blendv_ps(set8(-INFINITY), v, seen_lanes(j, lo, hi)), max); /* a NaN loses, as in ref.c */
     }
@@ -212,7 +215,7 @@ static void tile_chunk(attn_tile *x, uint32_t base)
     tile_scores(x, &c);
     for (uint32_t i = q0; i < q1; i++) {
         uint32_t r = i / x->n_h, lo = MAX(base, row_lo(x, r)), hi = MIN(base + ATTN_CHUNK, row_pos(x, r) + 1);
-        query_softmax(x, i, lo - base, hi - base);
+        query_softmax(x, i, base, lo - base, hi - base);
     }
     state_join(x, q0, q1);
     for (uint32_t d = 0; d < x->a->kv.v_dim; d += SLICE) tile_values(x, &c, d);

@@ -24,14 +24,14 @@ static float square_sum(const float *x, uint32_t n, float shift)
     return lanes8_total(s);
 }
 
-static void norm_row(const op_norm_args *a, const float *x, float *y)
+static void norm_row(const op_norm_args *a, const float *x, size_t g, float *y)
 {
     float mean = a->kind == NORM_LAYER ? mean_of(x, a->n) : 0.0f;
     float r = 1.0f / sqrtf(square_sum(x, a->n, mean) / (float)a->n + a->eps);
-    const float *bias = a->kind == NORM_LAYER ? a->b : NULL;
+    const float *weight = a->w + g * a->gs, *bias = a->kind == NORM_LAYER && a->b ? a->b + g * a->gs : NULL;
     for (uint32_t i = 0; i < a->n; i += 8) {
         uint32_t n = a->n - i;
-        __m256 v = _mm256_mul_ps(_mm256_sub_ps(load_some(x + i, n), set8(mean)), set8(r)), w = load_some(a->w + i, n);
+        __m256 v = _mm256_mul_ps(_mm256_sub_ps(load_some(x + i, n), set8(mean)), set8(r)), w = load_some(weight + i, n);
         if (a->kind == NORM_RMS_PLUS1) w = _mm256_add_ps(set8(1.0f), w);
         v = _mm256_mul_ps(v, w);
         if (bias) v = _mm256_add_ps(v, load_some(bias + i, n));
@@ -44,8 +44,8 @@ static void avx2_norm(const op_norm_args *a, uint32_t thread, uint32_t n_threads
     uint64_t lo, hi;
     pool_share((uint64_t)a->n_tokens * a->groups, 1, thread, n_threads, &lo, &hi);
     for (uint64_t i = lo; i < hi; i++) {
-        size_t t = i / a->groups, at = i % a->groups * a->n;
-        norm_row(a, a->x + t * a->xs + at, a->y + t * a->ys + at);
+        size_t t = i / a->groups, g = i % a->groups, at = g * a->n;
+        norm_row(a, a->x + t * a->xs + at, g, a->y + t * a->ys + at);
     }
 }
 

@@ -178,14 +178,15 @@ static float square_sum(const float *x, uint32_t n, float shift)
     return lanes8_total(s);
 }
 
-static void norm_row(const op_norm_args *a, const float *x, float *y)
+static void norm_row(const op_norm_args *a, const float *x, size_t g, float *y)
 {
+    const float *w = a->w + g * a->gs, *b = a->kind == NORM_LAYER && a->b ? a->b + g * a->gs : NULL;
     float mean = a->kind == NORM_LAYER ? mean_of(x, a->n) : 0.0f; /* x - 0 is x, bit for bit */
     float r = 1.0f / sqrtf(square_sum(x, a->n, mean) / (float)a->n + a->eps);
     for (uint32_t i = 0; i < a->n; i++) {
         float v = (x[i] - mean) * r;
-        v = v * (a->kind == NORM_RMS_PLUS1 ? 1.0f + a->w[i] : a->w[i]);
-        y[i] = a->kind == NORM_LAYER && a->b ? v + a->b[i] : v;
+        v = v * (a->kind == NORM_RMS_PLUS1 ? 1.0f + w[i] : w[i]);
+        y[i] = b ? v + b[i] : v;
     }
 }
 
@@ -194,8 +195,8 @@ static void ref_norm(const op_norm_args *a, uint32_t thread, uint32_t n_threads)
     uint64_t lo, hi;
     pool_share((uint64_t)a->n_tokens * a->groups, 1, thread, n_threads, &lo, &hi);
     for (uint64_t i = lo; i < hi; i++) {
-        size_t t = i / a->groups, at = i % a->groups * a->n;
-        norm_row(a, a->x + t * a->xs + at, a->y + t * a->ys + at);
+        size_t t = i / a->groups, g = i % a->groups, at = g * a->n;
+        norm_row(a, a->x + t * a->xs + at, g, a->y + t * a->ys + at);
     }
 }
 
@@ -274,12 +275,14 @@ static float attn_scores(const op_attn_args *a, uint32_t t, uint32_t h, uint32_t
 {
     const op_kv *pg = &a->kv;
     const float *q = a->q + t * a->qs + (size_t)h * pg->k_dim;
+    const float *bias = a->bias ? a->bias + h * a->bias_stride : NULL;
     float max = -INFINITY;
     for (uint32_t j = p0; j < p1; j++) {
         const uint8_t *k = kv_head(pg, &a->b, t, j, g);
         float s = 0.0f;
         for (uint32_t d = 0; d < pg->k_dim; d++) s = fmaf(widen(pg->dtype, k, kv_k_at(pg, j % pg->page_tokens, d)), q[d], s);
         s = soft_cap(s * a->scale, a->softcap);
+        if (bias) s = s + (bias[j] - bias[a->b.pos[t]]);
         p[j % ATTN_CHUNK] = s;
         max = s > max ? s : max;
     }

@@ -59,6 +59,7 @@ tess_status arch_check(const arch *a, tess_error *err)
 #undef X
     TRY(check_experts(a, err));
     if (a->n_heads % a->n_kv_heads) return ERR(err, TESS_E_FORMAT, "arch: %u query heads are not a multiple of %u kv heads", a->n_heads, a->n_kv_heads);
+    if (a->qk_norm == QK_NORM_ALL && a->norm_kind != NORM_RMS) return ERR(err, TESS_E_FORMAT, "arch: norms over all heads must be RMS norms");
     if (a->rope_dims > a->head_dim || a->rope_dims % 2) return ERR(err, TESS_E_FORMAT, "arch.rope_dims is %u, want an even number up to head_dim %u", a->rope_dims, a->head_dim);
     if (a->norm_eps <= 0) return ERR(err, TESS_E_FORMAT, "arch.norm_eps is %g, want a positive number", a->norm_eps);
     if (a->ffn_size == 0) return ERR(err, TESS_E_FORMAT, "arch.ffn_size is 0");
@@ -177,10 +178,23 @@ static const role_info roles[ROLE_COUNT] = {
     [ROLE_SH_GATE] = {LAYER "mlp.shared_expert.gate_proj", true, true, AXIS_SHARED, AXIS_NONE},
     [ROLE_SH_UP] = {LAYER "mlp.shared_expert.up_proj", true, true, AXIS_SHARED, AXIS_NONE},
     [ROLE_SH_DOWN] = {LAYER "mlp.shared_expert.down_proj", true, true, AXIS_NONE, AXIS_SHARED},
+    [ROLE_EMBED_NORM] = {"model.embed_norm", false, false, AXIS_NONE, AXIS_NONE},
+    [ROLE_Q_EACH] = {LAYER "self_attn.q_norm.%d", true, false, AXIS_NONE, AXIS_NONE},
+    [ROLE_K_EACH] = {LAYER "self_attn.k_norm.%d", true, false, AXIS_NONE, AXIS_NONE},
     [ROLE_SH_SWITCH] = {LAYER "mlp.shared_expert_gate", true, true, AXIS_NONE, AXIS_NONE},
 };
 
 const role_info *role_get(uint32_t role) { return role < ROLE_COUNT && roles[role].name ? &roles[role] : NULL; }
+
+uint32_t role_instances(const arch *a, uint32_t role)
+{
+    switch (role) {
+    case ROLE_EXP_GATE: case ROLE_EXP_UP: case ROLE_EXP_DOWN: return a->n_experts;
+    case ROLE_Q_EACH: return a->n_heads;
+    case ROLE_K_EACH: return a->n_kv_heads;
+    default: return 0;
+    }
+}
 
 void role_name(uint32_t role, uint32_t part, int32_t layer, int32_t expert, char *dst, size_t n)
 {
@@ -195,13 +209,18 @@ void role_name(uint32_t role, uint32_t part, int32_t layer, int32_t expert, char
 /* Whether the block of the model has a norm of this role. */
 static bool has_norm(const arch *a, uint32_t role)
 {
+    bool w = a->norm_affine != 0; /* else its weights are 1 and nowhere */
     switch (role) {
-    case ROLE_ATTN_NORM: return a->block_kind != BLOCK_POST;
-    case ROLE_FFN_NORM: return a->block_kind != BLOCK_POST && a->block_kind != BLOCK_PARALLEL;
+    case ROLE_FINAL_NORM: return w;
+    case ROLE_EMBED_NORM: return w && a->embed_norm;
+    case ROLE_ATTN_NORM: return w && a->block_kind != BLOCK_POST;
+    case ROLE_FFN_NORM: return w && a->block_kind != BLOCK_POST && a->block_kind != BLOCK_PARALLEL;
     case ROLE_POST_ATTN_NORM:
-    case ROLE_POST_FFN_NORM: return a->block_kind == BLOCK_POST || a->block_kind == BLOCK_SANDWICH;
+    case ROLE_POST_FFN_NORM: return w && (a->block_kind == BLOCK_POST || a->block_kind == BLOCK_SANDWICH);
     case ROLE_Q_NORM:
-    case ROLE_K_NORM: return a->qk_norm != QK_NORM_NONE;
+    case ROLE_K_NORM: return a->qk_norm == QK_NORM_HEAD || a->qk_norm == QK_NORM_ALL;
+    case ROLE_Q_EACH:
+    case ROLE_K_EACH: return a->qk_norm == QK_NORM_EACH;
     default: return true;
     }
 }
@@ -232,6 +251,7 @@ static uint32_t bias_bit(uint32_t role)
     case ROLE_DOWN: return BIAS_FFN_OUT;
     case ROLE_HEAD: return BIAS_HEAD;
     case ROLE_EMBED: case ROLE_POS_EMBED: case ROLE_ROUTER_CORRECTION: case ROLE_SH_SWITCH: return 0;
+    case ROLE_Q_NORM: case ROLE_K_NORM: case ROLE_Q_EACH: case ROLE_K_EACH: return BIAS_QK_NORM;
     case ROLE_ROUTER: return BIAS_ROUTER;
     case ROLE_EXP_GATE: case ROLE_EXP_UP: case ROLE_EXP_DOWN: return BIAS_EXPERTS;
     case ROLE_SH_GATE: case ROLE_SH_UP: return BIAS_FFN_IN;
@@ -257,6 +277,7 @@ bool role_shape(const arch *a, uint32_t role, uint32_t part, int32_t layer, uint
     case ROLE_DOWN: *rows = h; *cols = a->ffn_size; break;
     case ROLE_Q_NORM: *rows = a->qk_norm == QK_NORM_ALL ? q : a->head_dim; break;
     case ROLE_K_NORM: *rows = a->qk_norm == QK_NORM_ALL ? k : a->head_dim; break;
+    case ROLE_Q_EACH: case ROLE_K_EACH: *rows = a->head_dim; break;
     case ROLE_ROUTER: *rows = a->n_experts; *cols = h; break;
     case ROLE_ROUTER_CORRECTION: *rows = a->n_experts; break;
     case ROLE_EXP_GATE: case ROLE_EXP_UP: *rows = a->moe_ffn_size; *cols = h; break;
@@ -269,7 +290,7 @@ bool role_shape(const arch *a, uint32_t role, uint32_t part, int32_t layer, uint
     if (role == ROLE_POS_EMBED && !a->learned_pos) return false;
     if (part == PART_DATA) return true;
     *cols = 0;
-    return (a->biases & bias_bit(role)) != 0 && role != ROLE_Q_NORM && role != ROLE_K_NORM;
+    return (a->biases & bias_bit(role)) != 0;
 }
 
 /* ---- split axes ---- */

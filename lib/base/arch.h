@@ -13,17 +13,21 @@
 #include "kvs.h"
 
 enum { ARCH_MAX_LAYERS = 512, ARCH_MAX_ATTN_KINDS = 4, ARCH_MAX_EXPERTS = 1024, ARCH_MAX_USED = 64 };
-enum { NORM_RMS = 0, NORM_LAYER = 1, NORM_RMS_PLUS1 = 2 /* weight + 1, gemma */ };
+enum { NORM_RMS = 0, NORM_LAYER = 1, NORM_RMS_PLUS1 = 2 /* weight + 1, gemma */,
+       NORM_LAYER_PLUS1 = 3 /* the same, nemotron */ };
 enum { BLOCK_PRE = 0, BLOCK_POST = 1 /* olmo2 */, BLOCK_PARALLEL = 2 /* attn and ffn read one norm */,
        BLOCK_PARALLEL2 = 3 /* two norms */, BLOCK_SANDWICH = 4 /* pre and post norms, gemma2 */ };
 enum { ACT_SILU = 0, ACT_GELU = 1 /* erf */, ACT_GELU_TANH = 2, ACT_RELU = 3, ACT_RELU2 = 4 };
 enum { ROPE_NONE = 0, ROPE_HALF = 1 /* pairs (i, i + d/2) */, ROPE_PAIRS = 2 /* pairs (2i, 2i + 1) */ };
 enum { ROPE_SCALE_NONE = 0, ROPE_SCALE_LINEAR, ROPE_SCALE_DYNAMIC, ROPE_SCALE_YARN, ROPE_SCALE_LLAMA3, ROPE_SCALE_LONG };
-enum { QK_NORM_NONE = 0, QK_NORM_HEAD = 1 /* over head_dim, qwen3 */, QK_NORM_ALL = 2 /* over all heads, olmo2 */ };
+enum { QK_NORM_NONE = 0, QK_NORM_HEAD = 1 /* over head_dim, qwen3 */, QK_NORM_ALL = 2 /* over all heads, olmo2 */,
+       QK_NORM_EACH = 3 /* over head_dim, each head with weights of its own, cohere */ };
 /* How experts are chosen and weighted: softmax over all; softmax over the chosen; sigmoid of each (deepseek_v3). */
 enum { ROUTER_SOFTMAX = 0, ROUTER_CHOSEN = 1, ROUTER_SIGMOID = 2 };
 enum { BIAS_QKV = 1, BIAS_O = 2, BIAS_FFN_IN = 4, BIAS_FFN_OUT = 8, BIAS_NORM = 16, BIAS_HEAD = 32, BIAS_ROUTER = 64,
-       BIAS_EXPERTS = 128 };
+       BIAS_EXPERTS = 128, BIAS_QK_NORM = 256 };
+/* A bias on scores that grows with distance. Slopes by head as in the first paper; in bfloat16 and before the scale (falcon); mpt. */
+enum { ALIBI_NONE = 0, ALIBI_PLAIN = 1, ALIBI_BF16 = 2, ALIBI_MPT = 3 };
 
 typedef struct {
     uint32_t window;       /* 0 = all positions, else a query sees its last `window` positions, itself included */
@@ -46,14 +50,14 @@ typedef struct {
     X(u32, v_head_dim, 1, 4096)                 \
     X(u32, ffn_size, 0, 1 << 24)                \
     X(u32, max_ctx, 1, 1 << 30)                 \
-    X(u32, norm_kind, 0, 2)                     \
+    X(u32, norm_kind, 0, 3)                     \
     X(u32, block_kind, 0, 4)                    \
     X(u32, act, 0, 4)                           \
     X(u32, gated_ffn, 0, 1)                     \
     X(u32, rope_kind, 0, 2)                     \
     X(u32, rope_dims, 0, 4096)                  \
-    X(u32, qk_norm, 0, 2)                       \
-    X(u32, biases, 0, 255)                      \
+    X(u32, qk_norm, 0, 3)                       \
+    X(u32, biases, 0, 511)                      \
     X(u32, tied_head, 0, 1)                     \
     X(u32, learned_pos, 0, 1)                   \
     X(u32, n_attn_kinds, 1, ARCH_MAX_ATTN_KINDS)\
@@ -78,7 +82,11 @@ typedef struct {
     X(u32, router_groups_used, 1, ARCH_MAX_EXPERTS, 1) \
     X(u32, router_correction, 0, 1, 0)              \
     X(f64, router_scale, 0, 1e9, 1)                 \
-    X(f64, qkv_clip, 0, 1e30, 0)
+    X(f64, qkv_clip, 0, 1e30, 0)                    \
+    X(u32, norm_affine, 0, 1, 1)                    \
+    X(u32, embed_norm, 0, 1, 0)                     \
+    X(u32, alibi, 0, 3, 0)                          \
+    X(f64, alibi_max, 0, 1e6, 8)
 
 #define ARCH_TYPE_u32 uint32_t
 #define ARCH_TYPE_f64 double
@@ -107,19 +115,24 @@ enum { ROLE_NONE = 0, ROLE_EMBED = 1, ROLE_HEAD = 2, ROLE_FINAL_NORM = 3, ROLE_A
        ROLE_O = 8, ROLE_Q_NORM = 9, ROLE_K_NORM = 10, ROLE_FFN_NORM = 11, ROLE_GATE = 12, ROLE_UP = 13, ROLE_DOWN = 14,
        ROLE_POST_ATTN_NORM = 15, ROLE_POST_FFN_NORM = 16, ROLE_POS_EMBED = 17, ROLE_ROUTER = 18,
        ROLE_ROUTER_CORRECTION = 19 /* added to scores for the choice alone */, ROLE_EXP_GATE = 20, ROLE_EXP_UP = 21, ROLE_EXP_DOWN = 22,
-       ROLE_SH_GATE = 23, ROLE_SH_UP = 24, ROLE_SH_DOWN = 25, ROLE_SH_SWITCH = 26 /* its sigmoid weighs the shared expert */, ROLE_COUNT = 27 };
+       ROLE_SH_GATE = 23, ROLE_SH_UP = 24, ROLE_SH_DOWN = 25, ROLE_SH_SWITCH = 26 /* its sigmoid weighs the shared expert */,
+       ROLE_EMBED_NORM = 27, ROLE_Q_EACH = 28, ROLE_K_EACH = 29 /* norm of each head */, ROLE_COUNT = 30 };
 enum { PART_DATA = 0, PART_BIAS = 3 };
 
 typedef struct {
-    const char *name;   /* canonical, without ".weight"/".bias": "model.layers.%d.self_attn.q_proj"; a second %d is the expert */
+    const char *name;   /* canonical, without ".weight"/".bias": "model.layers.%d.self_attn.q_proj"; a second %d is the expert or head */
     bool per_layer;
     bool matrix;        /* two dimensions, follows --type; else one dimension, kept as float */
     uint8_t row_axis;   /* rows split along this axis (AXIS_NONE: not) */
     uint8_t k_axis;     /* columns split along this axis: the sum over them is taken per leaf */
 } role_info;
 const role_info *role_get(uint32_t role); /* NULL when unknown */
-/* One tensor per expert. */
-static inline bool role_is_expert(uint32_t role) { return role >= ROLE_EXP_GATE && role <= ROLE_EXP_DOWN; }
+/* Tensors of a role in a layer that are numbered (the second %d of the name): experts, or heads; 0: there is one, without number. */
+uint32_t role_instances(const arch *a, uint32_t role);
+static inline bool role_is_numbered(uint32_t role)
+{
+    return (role >= ROLE_EXP_GATE && role <= ROLE_EXP_DOWN) || role == ROLE_Q_EACH || role == ROLE_K_EACH;
+}
 /* Shape that the model demands: rows x cols (cols 0 for vectors); false when the model has no such weight in that layer
  * (layer -1 for weights outside layers). */
 bool role_shape(const arch *a, uint32_t role, uint32_t part, int32_t layer, uint64_t *rows, uint64_t *cols);

@@ -69,10 +69,15 @@ FAMILIES = {
                                   first_k_dense_replace=1, num_hidden_layers=3, n_group=1, topk_group=1, partial_rotary_factor=0.5,
                                   use_qk_norm=True, attention_bias=True)),
     "olmo3": ("olmo3", dict(BASE, num_hidden_layers=4, sliding_window=20)),
+    "internlm2": ("llama", dict(BASE)),
     "mixtral-stacked": ("mixtral", dict(BASE, intermediate_size=40, num_local_experts=5, num_experts_per_tok=2)),
 }
 # Saved as newer versions hold them in memory: the experts of a layer in one tensor.
 STACKED = {"mixtral-stacked"}
+# transformers adds falcon's alibi bias twice in its eager attention, and once, as the model was trained, in sdpa.
+SDPA = {"falcon-alibi"}
+# Published with code of its own: a llama model under its names, q, k and v of each kv head in one matrix.
+INTERNLM2 = {"internlm2"}
 
 
 def randomize(model):
@@ -84,17 +89,40 @@ def randomize(model):
         p.data.copy_(1 + noise if norm and not getattr(model.config, "zero_norm", False) else noise)
 
 
+def to_internlm2(path):
+    with open(os.path.join(path, "config.json")) as f:
+        config = json.load(f)
+    config.update(model_type="internlm2", architectures=["InternLM2ForCausalLM"], bias=False)
+    w, out = load_file(os.path.join(path, "model.safetensors")), {}
+    names = {"model.embed_tokens": "model.tok_embeddings", "lm_head": "output", "self_attn.o_proj": "attention.wo",
+             "mlp.gate_proj": "feed_forward.w1", "mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2",
+             "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm"}
+    kv = config["num_key_value_heads"]
+    for k, v in w.items():
+        if ".q_proj" in k:
+            parts = [w[k.replace("q_proj", p)] for p in ("q_proj", "k_proj", "v_proj")]
+            grouped = torch.cat([p.view(kv, -1, p.shape[1]) for p in parts], 1)
+            out[k.replace("self_attn.q_proj", "attention.wqkv")] = grouped.reshape(-1, v.shape[1]).contiguous()
+        elif ".k_proj" not in k and ".v_proj" not in k:
+            for a, b in names.items():
+                k = k.replace(a, b)
+            out[k] = v
+    save_file(out, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
+    with open(os.path.join(path, "config.json"), "w") as f:
+        json.dump(config, f, indent=2)
+
+
 def make(where, name):
     kind, settings = FAMILIES[name]
     torch.manual_seed(zlib.crc32(name.encode()))
     config = AutoConfig.for_model(kind, **settings)
-    config._attn_implementation = "eager"
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    impl = "sdpa" if name in SDPA else "eager"
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=impl).eval()
     randomize(model)
     path = os.path.join(where, name)
     os.makedirs(path, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(path, save_original_format=name not in STACKED)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=impl).eval()
     ids = [1] + torch.randint(3, VOCAB - 3, (PROMPT - 1,)).tolist()
     prompt = ids[:]
     with torch.no_grad():
@@ -110,6 +138,8 @@ def make(where, name):
     with open(os.path.join(path, "golden.json"), "w") as f:
         json.dump(dict(model=name, prompt_ids=prompt, greedy_ids=out, min_top2_gap=gap,
                        note="decode_logits[i] follow greedy_ids[i]; float32, eager attention"), f)
+    if name in INTERNLM2:
+        to_internlm2(path)
     size = sum(os.path.getsize(os.path.join(path, f)) for f in os.listdir(path))
     print(f"{name}: logits std {first.std():.2f}, gap {gap:.4f}, {size // 1000} KB", flush=True)
 
