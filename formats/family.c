@@ -47,6 +47,14 @@ static const name_rule names_starcoder2[] = {
 static const name_rule names_qwen_moe[] = {
     GLOBALS, PRE_NORMS, ATTN(L), GATED_FFN(L), QK_NORMS, MOE_FFN(L), SHARED_EXPERT(L, "shared_expert"),
     {L "mlp.shared_expert_gate", ROLE_SH_SWITCH, 0, 0}, END};
+#define CORRECTION(name) {L "mlp." name "e_score_correction_bias", ROLE_ROUTER_CORRECTION, 0, NAME_BARE}
+static const name_rule names_glm4_moe[] = {
+    GLOBALS, PRE_NORMS, ATTN(L), GATED_FFN(L), QK_NORMS, MOE_FFN(L), SHARED_EXPERT(L, "shared_experts"),
+    CORRECTION("gate."), CORRECTION("moe_statics."), {L, ROLE_NONE, 0, NAME_BARE}, END};
+static const name_rule names_gpt_oss[] = {
+    GLOBALS, PRE_NORMS, ATTN(L), {L "self_attn.sinks", ROLE_SINKS, 0, NAME_BARE}, {L "mlp.router", ROLE_ROUTER, 0, 0},
+    {L "mlp.experts.gate_up_proj", ROLE_EXP_GATE, FUSE_EXPERTS_GATE_UP, NAME_BARE | NAME_T | NAME_ALTERNATE},
+    {L "mlp.experts.down_proj", ROLE_EXP_DOWN, FUSE_EXPERTS, NAME_BARE | NAME_T}, END};
 #define MIXTRAL L "block_sparse_moe."
 static const name_rule names_mixtral[] = {
     GLOBALS, PRE_NORMS, ATTN(L), {MIXTRAL "gate", ROLE_ROUTER, 0, 0}, EXPERTS(MIXTRAL, "w1", "w3", "w2"),
@@ -155,6 +163,18 @@ static const family families[] = {
      .windows = WINDOW_QWEN_MOE, .qk_norm = QK_NORM_HEAD, .moe = true, .bias = {ATTN_BIAS}},
     {.model_type = "olmoe", .class_name = "OlmoeForCausalLM", LLAMA_LIKE, .names = names_qwen_moe,
      .qk_norm = QK_NORM_ALL, .moe = true, .clip = true, .bias = {ATTN_BIAS}},
+    {.model_type = "glm4_moe", .class_name = "Glm4MoeForCausalLM", .prefix = "model.", .names = names_glm4_moe,
+     .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_HALF, .rope_theta = 10000, .rotary = 0.5, .eps = 1e-5,
+     .moe = true, .router_kind = ROUTER_SIGMOID, .router_norm = 1, .correction = true, .adjust = ADJUST_GLM4_MOE,
+     .bias = {{"attention_bias", BIAS_QKV, 0}}},
+    {.model_type = "ernie4_5_moe", .class_name = "Ernie4_5_MoeForCausalLM", .prefix = "model.",
+     .names = names_glm4_moe, .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_PAIRS, .rope_theta = 500000,
+     .rotary = 1, .eps = 1e-5, .tied = true, .moe = true, .router_norm = 1, .correction = true,
+     .bias = {{"use_bias", ALL_BIASES | BIAS_HEAD, 0}}},
+    {.model_type = "gpt_oss", .class_name = "GptOssForCausalLM", .prefix = "model.", .names = names_gpt_oss,
+     .act = ACT_SWIGLU_CLAMP, .gated_ffn = 1, .rope_kind = ROPE_HALF, .rope_theta = 150000, .rotary = 1, .eps = 1e-5,
+     .windows = WINDOW_ALTERNATE, .moe = true, .router_kind = ROUTER_CHOSEN, .adjust = ADJUST_GPT_OSS,
+     .biases = BIAS_ROUTER | BIAS_EXPERTS, .bias = {{"attention_bias", BIAS_QKV | BIAS_O, 1}}},
     {.model_type = "granitemoe", .class_name = "GraniteMoeForCausalLM", LLAMA_LIKE, .names = names_granitemoe,
      .moe = true, .router_kind = ROUTER_CHOSEN, .adjust = ADJUST_GRANITE, .bias = {ATTN_BIAS}},
     {.model_type = "granitemoeshared", .class_name = "GraniteMoeSharedForCausalLM", LLAMA_LIKE,
@@ -224,6 +244,10 @@ static const family families[] = {
      .biases = BIAS_NORM | ALL_BIASES, .adjust = ADJUST_BLOOM},
     {.model_type = "mpt", .class_name = "MptForCausalLM", .prefix = "transformer.", .names = names_mpt, LAYER_NORMS,
      .act = ACT_GELU, .rope_kind = ROPE_NONE, .tied = true, .ffn_4h = true, .adjust = ADJUST_MPT},
+    {.model_type = "olmo3", .class_name = "Olmo3ForCausalLM", .prefix = "model.", .names = names_olmo2,
+     .block_kind = BLOCK_POST, .qk_norm = QK_NORM_ALL, .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_HALF,
+     .rope_theta = 500000, .rope_local = 500000, .rotary = 1, .eps = 1e-6, .windows = WINDOW_PATTERN, .pattern = 4,
+     .bias = {ATTN_BIAS}},
     {.model_type = "starcoder2", .class_name = "Starcoder2ForCausalLM", .prefix = "model.",
      .names = names_starcoder2, .norm_kind = NORM_LAYER, .act = ACT_GELU_TANH, .rope_kind = ROPE_HALF,
      .rope_theta = 10000, .rotary = 1, .eps = 1e-5, .tied = true, .windows = WINDOW_ALL, .biases = BIAS_NORM,

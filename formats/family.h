@@ -64,13 +64,15 @@ typedef struct {
     bool moe;                 /* may have experts */
     uint8_t router_kind, router_norm; /* ROUTER_*; default of norm_topk_prob */
     bool shared_switch;       /* the shared expert has one */
+    bool correction;          /* scores of experts are corrected for the choice */
     bool clip;                /* follows clip_qkv */
     uint8_t rope_sliding;     /* 1: only layers with a window have rope; 2: the same in models with windows */
     uint32_t pattern;         /* default of sliding_window_pattern */
     uint32_t max_ctx;         /* where config.json does not say; 0: it must */
 } family;
 enum { ADJUST_NONE = 0, ADJUST_FALCON, ADJUST_NEOX, ADJUST_SMOLLM3, ADJUST_GEMMA2, ADJUST_GPT2,
-       ADJUST_GRANITE, ADJUST_PHI, ADJUST_BLOOM, ADJUST_OPT, ADJUST_MPT, ADJUST_STABLELM, ADJUST_OLMO, ADJUST_COHERE };
+       ADJUST_GRANITE, ADJUST_PHI, ADJUST_BLOOM, ADJUST_OPT, ADJUST_MPT, ADJUST_STABLELM, ADJUST_OLMO, ADJUST_COHERE,
+       ADJUST_GLM4_MOE, ADJUST_GPT_OSS };
 
 const family *family_by_model_type(const char *model_type); /* NULL when unknown */
 void family_list(char *dst, size_t n);                      /* "llama, mistral, ..." for messages */

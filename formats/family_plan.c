@@ -118,9 +118,9 @@ static tess_status check_source(const planner *x, const src_tensor *t, uint64_t 
     if (stacked) snprintf(before, sizeof before, "%llu x ", (unsigned long long)stacked);
     if (cols) snprintf(after, sizeof after, " x %llu", (unsigned long long)cols);
     snprintf(want, sizeof want, "%s%llu%s", before, (unsigned long long)rows, after);
-    for (uint32_t i = 0; i < t->rank; i++) {
+    for (uint32_t i = !cols && t->rank == 2 && t->shape[0] == 1; i < t->rank; i++) { /* a vector may be a row */
         size_t n = strlen(got);
-        snprintf(got + n, sizeof got - n, "%s%llu", i ? " x " : "", (unsigned long long)t->shape[i]);
+        snprintf(got + n, sizeof got - n, "%s%llu", n ? " x " : "", (unsigned long long)t->shape[i]);
     }
     if (strcmp(want, got) != 0)
         return ERR(err, TESS_E_FORMAT, "%s: tensor \"%s\" has shape %s, the configuration demands %s",
@@ -273,12 +273,24 @@ static bool is_buffer(const char *name)
     return false;
 }
 
+/* Tensors of a layer behind the last, which guesses further tokens ahead: the rule of ROLE_NONE says that it may be there. */
+static bool is_extra_layer(const planner *x, const char *name)
+{
+    char start[NAME_SIZE];
+    for (const name_rule *r = x->names; r->name; r++) {
+        if (r->role != ROLE_NONE) continue;
+        expand(x->prefix, r, &(weight_key){ROLE_NONE, PART_DATA, (int32_t)x->a->n_layers, -1}, start);
+        if (strncmp(name, start, strlen(start)) == 0) return true;
+    }
+    return false;
+}
+
 static tess_status check_unused(const planner *x)
 {
     const char *first = NULL;
     uint32_t n = 0;
     for (uint32_t i = 0; i < x->s->n_tensors; i++) {
-        if (x->used[i] || is_buffer(x->s->tensors[i].name)) continue;
+        if (x->used[i] || is_buffer(x->s->tensors[i].name) || is_extra_layer(x, x->s->tensors[i].name)) continue;
         if (n++ == 0) first = x->s->tensors[i].name;
     }
     if (n == 0) return TESS_OK;

@@ -208,7 +208,7 @@ static bool same_kind(const arch_attn *x, const arch_attn *y)
     const double p[] = {x->rope_theta, x->factor, x->low_freq, x->high_freq, x->beta_fast, x->beta_slow, x->attn_factor};
     const double q[] = {y->rope_theta, y->factor, y->low_freq, y->high_freq, y->beta_fast, y->beta_slow, y->attn_factor};
     return x->window == y->window && x->rope_scale == y->rope_scale && x->rope_on == y->rope_on &&
-           x->orig_ctx == y->orig_ctx && memcmp(p, q, sizeof p) == 0;
+           x->orig_ctx == y->orig_ctx && x->yarn_exact == y->yarn_exact && memcmp(p, q, sizeof p) == 0;
 }
 
 /* Kind `t` among those of a, added when new; its index. */
@@ -344,6 +344,15 @@ static void adjust(cfg *c, const family *f, arch *a)
         refuse_true(c, "_remove_final_layer_norm");
         break;
     case ADJUST_MPT: adjust_mpt(c, a); break;
+    case ADJUST_GLM4_MOE:
+        if (cfg_bool(c, "use_qk_norm", false)) a->qk_norm = QK_NORM_HEAD;
+        break;
+    case ADJUST_GPT_OSS:
+        a->sinks = 1;
+        a->act = ACT_SWIGLU_CLAMP; /* whatever hidden_act says */
+        a->act_alpha = cfg_f64(c, c->root, "swiglu_alpha", 1.702);
+        a->act_limit = cfg_f64(c, c->root, "swiglu_limit", 7);
+        break;
     case ADJUST_GRANITE:
         a->attn_scale = cfg_f64(c, c->root, "attention_multiplier", 1);
         a->embed_scale = cfg_f64(c, c->root, "embedding_multiplier", 1);

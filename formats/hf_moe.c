@@ -2,7 +2,8 @@
  * hf_moe.c - the part of config.json about mixtures of experts.
  *
  * Sizes have several spellings. Which layers have experts is said by "mlp_only_layers" (a list of dense ones),
- * "decoder_sparse_step" (each n-th has them) and "first_k_dense_replace" (none of the first k), together.
+ * "decoder_sparse_step" (each n-th has them), "first_k_dense_replace" (none of the first k) and "moe_layer_end_index" (none
+ * behind it), together.
  */
 #include "hf_config_priv.h"
 
@@ -19,16 +20,21 @@ static void read_sizes(cfg *c, const family *f, arch *a)
     a->shared_ffn_size = cfg_u32(c, "shared_expert_intermediate_size|shared_intermediate_size", 0, false);
     uint32_t n_shared = cfg_u32(c, "n_shared_experts|moe_num_shared_experts", 0, false);
     if (n_shared && (uint64_t)n_shared * a->moe_ffn_size <= 1 << 24) a->shared_ffn_size = n_shared * a->moe_ffn_size;
+    a->router_correction = f->correction;
+    a->router_scale = cfg_f64(c, c->root, "routed_scaling_factor", 1);
+    a->router_groups = cfg_u32(c, "n_group", 1, false);
+    a->router_groups_used = cfg_u32(c, "topk_group", 1, false);
     a->shared_switch = f->shared_switch && a->shared_ffn_size != 0;
 }
 
 static void read_layers(cfg *c, arch *a)
 {
     const json_t *dense = cfg_get(c->root, "mlp_only_layers");
-    uint32_t step = cfg_u32(c, "decoder_sparse_step|moe_layer_freq", 1, false),
-             first = cfg_u32(c, "first_k_dense_replace", 0, false);
+    uint32_t step = cfg_u32(c, "decoder_sparse_step|moe_layer_freq|moe_layer_interval", 1, false),
+             first = cfg_u32(c, "first_k_dense_replace|moe_layer_start_index", 0, false),
+             last = cfg_u32(c, "moe_layer_end_index", UINT32_MAX, false);
     if (step == 0) step = 1;
-    for (uint32_t i = 0; i < a->n_layers; i++) a->layer_moe[i] = i >= first && (i + 1) % step == 0;
+    for (uint32_t i = 0; i < a->n_layers; i++) a->layer_moe[i] = i >= first && i <= last && (i + 1) % step == 0;
     if (dense && !json_is_array(dense)) cfg_fail(c, TESS_E_FORMAT, "%s: mlp_only_layers is not a list", c->file);
     for (size_t i = 0; i < json_array_size(dense); i++) {
         uint64_t layer;

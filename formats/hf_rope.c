@@ -38,8 +38,6 @@ static void check_keys(cfg *c, const json_t *o)
         for (size_t i = 0; i < ARRAY_LEN(known) && !ok; i++) ok = strcmp(known[i], key) == 0;
         if (!ok) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: rope parameter \"%.60s\" is not supported", c->file, key);
     }
-    if (json_is_false(json_object_get(o, "truncate")))
-        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: rope parameter truncate = false is not supported", c->file);
 }
 
 static uint32_t rope_type(cfg *c, const json_t *o)
@@ -96,6 +94,7 @@ static void read_scaling(cfg *c, const json_t *o, uint32_t max_ctx, rope *r)
     t->attn_factor = cfg_f64(c, o, "attention_factor", computed);
     t->beta_fast = cfg_f64(c, o, "beta_fast", 32);
     t->beta_slow = cfg_f64(c, o, "beta_slow", 1);
+    t->yarn_exact = json_is_false(json_object_get(o, "truncate"));
 }
 
 static rope rope_default(double theta, double rotary)
@@ -112,7 +111,7 @@ static bool rope_equal(const rope *a, const rope *b)
     const arch_attn *x = &a->t, *y = &b->t;
     return x->rope_scale == y->rope_scale && x->rope_theta == y->rope_theta && x->factor == y->factor &&
            x->low_freq == y->low_freq && x->high_freq == y->high_freq && x->beta_fast == y->beta_fast &&
-           x->beta_slow == y->beta_slow && x->attn_factor == y->attn_factor && x->orig_ctx == y->orig_ctx &&
+           x->beta_slow == y->beta_slow && x->attn_factor == y->attn_factor && x->orig_ctx == y->orig_ctx && x->yarn_exact == y->yarn_exact &&
            a->rotary == b->rotary;
 }
 

@@ -116,8 +116,9 @@ typedef struct {
 } op_attn_args;
 
 /* y = act(g) * u (gated, u not NULL) or act(g). silu(x) = x / (1 + exp(-x)); gelu, gelu_tanh, relu, relu2 as in ref.c.
+ * swiglu_clamp: g = min(g, limit); u = u limited to [-limit, limit]; y = (u + 1) * (g / (1 + exp(-(alpha * g)))).
  * y may equal g or u. Threads take shares of columns times rows. */
-typedef struct { uint32_t act; const float *g, *u; size_t gs, us; uint32_t n_tokens, n; float *y; size_t ys; } op_act_args;
+typedef struct { uint32_t act; float alpha, limit; const float *g, *u; size_t gs, us; uint32_t n_tokens, n; float *y; size_t ys; } op_act_args;
 
 /* y[t][i] = tree over leaves of parts[l][t][i] (all L leaves) + bias[i] (if any); then * scale (if != 1); then x + that
  * when residual is not NULL. parts: one pointer per leaf, token stride ps. y may equal residual. */

@@ -172,6 +172,8 @@ static void run_attn(const exec *x, rank_state *k, const prog_instr *c, uint32_t
     op_attn_args a = {.n_heads = s->q_head.hi - s->q_head.lo, .q_head0 = s->q_head.lo, .kv_head0 = s->kv_head.lo, .group = m->n_heads / m->n_kv_heads,
                       .scale = (float)m->attn_scale, .softcap = (float)m->attn_softcap, .window = m->attn[m->layer_attn[c->layer]].window,
                       .scratch = k->scratch, .scratch_floats = k->scratch_floats, .barrier = gate_wait, .barrier_user = &k->gate};
+    const float *sinks = x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank].sinks;
+    if (sinks) a.sinks = sinks + s->q_head.lo;
     if (x->alibi) a.bias = x->alibi + (size_t)s->q_head.lo * x->alibi_rows, a.bias_stride = x->alibi_rows;
     a.kv = kv_of(x, k, c->layer, &a.b);
     a.q = slot_at(x, k, c->in[0], &a.qs);
@@ -183,7 +185,8 @@ static void run_act(const exec *x, const rank_state *k, const prog_instr *c, uin
 {
     const shard_rank *s = &x->model->shards.rank[k->rank];
     shard_range own = x->prog->slots[c->out].width == W_SHARED ? s->shared : s->ffn;
-    op_act_args a = {.act = x->model->a.act, .n_tokens = x->n_rows, .n = own.hi - own.lo};
+    const arch *m = &x->model->a;
+    op_act_args a = {.act = m->act, .alpha = (float)m->act_alpha, .limit = (float)m->act_limit, .n_tokens = x->n_rows, .n = own.hi - own.lo};
     a.g = slot_at(x, k, c->in[0], &a.gs);
     if (c->in[1] != NO_SLOT) a.u = slot_at(x, k, c->in[1], &a.us);
     a.y = slot_at(x, k, c->out, &a.ys);

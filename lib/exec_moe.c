@@ -96,7 +96,8 @@ static void run_experts(const exec *x, const rank_state *k, const prog_instr *c,
 static void run_pair_act(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     pair_list l = pairs_at(x, k, c->in[2]);
-    op_act_args a = {.act = x->model->a.act, .n_tokens = l.first[l.n_local], .n = x->model->a.moe_ffn_size};
+    const arch *m = &x->model->a;
+    op_act_args a = {.act = m->act, .alpha = (float)m->act_alpha, .limit = (float)m->act_limit, .n_tokens = l.first[l.n_local], .n = m->moe_ffn_size};
     a.g = slot_at(x, k, c->in[0], &a.gs);
     if (c->in[1] != NO_SLOT) a.u = slot_at(x, k, c->in[1], &a.us);
     a.y = slot_at(x, k, c->out, &a.ys);

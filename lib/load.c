@@ -341,6 +341,7 @@ static tess_status load_layer(tess_model *m, uint32_t i, tess_error *err)
         TRY(load_linear(m, (load_key){ROLE_GATE, layer, -1}, s->ffn, NULL, &l->gate, err));
         TRY(load_linear(m, (load_key){ROLE_UP, layer, -1}, s->ffn, NULL, &l->up, err));
         TRY(load_linear(m, (load_key){ROLE_DOWN, layer, -1}, s->ffn_leaf, &m->shards.ffn, &l->down, err));
+        TRY(load_vector(m, &(load_key){ROLE_SINKS, layer, -1}, PART_DATA, &l->sinks, err));
         if (a->layer_moe[i]) TRY(load_experts(m, layer, r, l, err));
     }
     return TESS_OK;
@@ -359,8 +360,13 @@ static tess_status load_views(tess_model *m, tess_error *err)
     if (a->learned_pos) m->pos_embed = whole.w;
     TRY(load_norm(m, ROLE_FINAL_NORM, -1, &m->final_norm, err));
     TRY(load_norm(m, ROLE_EMBED_NORM, -1, &m->embed_norm, err));
-    for (uint32_t r = 0; r < m->shards.n_ranks; r++)
-        TRY(load_linear(m, (load_key){a->tied_head ? ROLE_EMBED : ROLE_HEAD, -1, -1}, m->shards.rank[r].vocab, NULL, &m->head[r], err));
+    for (uint32_t r = 0; r < m->shards.n_ranks; r++) {
+        const shard_range rows = m->shards.rank[r].vocab;
+        TRY(load_linear(m, (load_key){a->tied_head ? ROLE_EMBED : ROLE_HEAD, -1, -1}, rows, NULL, &m->head[r], err));
+        if (!a->tied_head) continue;
+        TRY(load_vector(m, &(load_key){ROLE_HEAD, -1, -1}, PART_BIAS, &m->head[r].bias, err));
+        if (m->head[r].bias) m->head[r].bias += rows.lo;
+    }
     for (uint32_t i = 0; i < a->n_layers; i++) TRY(load_layer(m, i, err));
     return TESS_OK;
 }

@@ -18,7 +18,7 @@ typedef struct {
     model_linear q, k, v, o, gate, up, down;
     model_linear router, sh_gate, sh_up, sh_down, sh_switch; /* mixtures of experts */
     model_expert *experts;                                   /* those of this rank, from shards.rank[r].expert.lo on */
-    const float *router_correction;
+    const float *router_correction, *sinks;                  /* sinks: of all heads */
 } model_layer_rank;
 typedef struct { model_norm attn, ffn, post_attn, post_ffn, q, k; } model_layer_norms;
 

@@ -13,7 +13,8 @@ static double yarn_dim(double rotations, uint32_t dims, const arch_attn *t)
 /* Interpolated below the ramp, unchanged above it, a mixture on it. */
 static void yarn(const arch_attn *t, uint32_t dims, float *inv)
 {
-    double low = floor(yarn_dim(t->beta_fast, dims, t)), high = ceil(yarn_dim(t->beta_slow, dims, t));
+    double low = yarn_dim(t->beta_fast, dims, t), high = yarn_dim(t->beta_slow, dims, t);
+    if (!t->yarn_exact) low = floor(low), high = ceil(high);
     low = fmax(low, 0);
     high = fmin(high, dims - 1);
     if (low == high) high += 0.001;

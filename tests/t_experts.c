@@ -143,6 +143,30 @@ static void gate_and_clamp_are_right(void **state)
     }
 }
 
+static void swiglu_clamp_is_right(void **state)
+{
+    (void)state;
+    NEED_FAST();
+    for (uint32_t i = 0; i < 200; i++) {
+        uint32_t tokens = between(1, 4), n = between(1, 70);
+        size_t s = n + rnd(4), total = s * tokens;
+        float *g = reals(total), *u = reals(total), *y[2] = {guarded(total), guarded(total)};
+        if (i % 10 == 0) g[0] = NAN, u[n - 1] = i % 20 ? -INFINITY : NAN;
+        op_act_args a = {.act = ACT_SWIGLU_CLAMP, .alpha = 1.702f, .limit = 1.5f, .g = g, .u = u, .gs = s, .us = s, .n_tokens = tokens,
+                         .n = n, .y = y[0], .ys = s};
+        EACH_THREAD(op_table_ref.act, &a, between(1, 4));
+        a.y = y[1];
+        EACH_THREAD(fast->act, &a, between(1, 4));
+        check_equal("swiglu_clamp", y[0], y[1], total, tokens, n, s);
+        for (uint32_t k = 0; i % 10 && k < n; k++) {
+            double x = fmin((double)g[k], 1.5), v = fmax(fmin((double)u[k], 1.5), -1.5);
+            check_near("swiglu_clamp", (v + 1) * x / (1 + exp(-1.702 * x)), y[0][k], 1e-5);
+        }
+        release(y[0]), release(y[1]);
+        free(g), free(u);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -150,6 +174,7 @@ int main(void)
         cmocka_unit_test(equal_scores_go_to_lower_ids),
         cmocka_unit_test(mix_is_right),
         cmocka_unit_test(gate_and_clamp_are_right),
+        cmocka_unit_test(swiglu_clamp_is_right),
     };
     RUN_OPS_TESTS(tests);
 }

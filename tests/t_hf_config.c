@@ -171,7 +171,6 @@ static void reads_rope_scaling(void **state)
                    "16,\"beta_slow\":2}"));
     assert_true(c.a.attn[0].attn_factor == 1.5 && c.a.attn[0].beta_fast == 16 && c.a.attn[0].beta_slow == 2 &&
                 c.a.attn[0].orig_ctx == 512);
-    bad(LLAMA(",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"truncate\":false}"), "truncate");
     c = good(LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}"));
     assert_true(c.a.attn[0].rope_scale == ROPE_SCALE_LINEAR && c.a.attn[0].factor == 2.5);
     c = good(LLAMA(",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}"));

@@ -186,13 +186,26 @@ INLINE __m256 act8(uint32_t act, __m256 x)
     }
 }
 
+INLINE __m256 swiglu_clamp8(__m256 g, __m256 u, float alpha, float limit)
+{
+    g = _mm256_min_ps(set8(limit), g); /* of a NaN the second operand, itself, is taken */
+    u = _mm256_max_ps(set8(-limit), _mm256_min_ps(set8(limit), u));
+    __m256 e = exp8(neg8(_mm256_mul_ps(set8(alpha), g)));
+    return _mm256_mul_ps(_mm256_add_ps(u, set8(1.0f)), _mm256_div_ps(g, _mm256_add_ps(set8(1.0f), e)));
+}
+
 static void avx2_act(const op_act_args *a, uint32_t thread, uint32_t n_threads)
 {
     cell_walk walk = cell_walk_start(a->n_tokens, a->n, thread, n_threads);
     for (uint32_t t, c0, c1; cell_walk_next(&walk, &t, &c0, &c1);) {
         const float *g = a->g + t * a->gs, *u = a->u ? a->u + t * a->us : NULL;
         for (uint32_t i = c0; i < c1; i += 8) {
-            __m256 v = act8(a->act, load_some(g + i, c1 - i));
+            __m256 v = load_some(g + i, c1 - i);
+            if (a->act == ACT_SWIGLU_CLAMP) {
+                store_some(a->y + t * a->ys + i, swiglu_clamp8(v, load_some(u + i, c1 - i), a->alpha, a->limit), c1 - i);
+                continue;
+            }
+            v = act8(a->act, v);
             if (u) v = _mm256_mul_ps(v, load_some(u + i, c1 - i));
             store_some(a->y + t * a->ys + i, v, c1 - i);
         }

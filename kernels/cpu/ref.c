@@ -97,6 +97,14 @@ static float act_apply(uint32_t act, float x)
     }
 }
 
+static float act_swiglu_clamp(float g, float u, float alpha, float limit)
+{
+    g = g > limit ? limit : g; /* NaN stays NaN */
+    u = u > limit ? limit : u;
+    u = u < -limit ? -limit : u;
+    return (u + 1.0f) * (g / (1.0f + op_exp(-(alpha * g))));
+}
+
 static float soft_cap(float x, float cap) { return cap > 0.0f ? cap * op_tanh(x / cap) : x; }
 
 /* Element i of a float array of any float dtype. */
@@ -348,8 +356,9 @@ static void ref_act(const op_act_args *a, uint32_t thread, uint32_t n_threads)
     cell_walk walk = cell_walk_start(a->n_tokens, a->n, thread, n_threads);
     for (uint32_t t, c0, c1; cell_walk_next(&walk, &t, &c0, &c1);)
         for (uint32_t i = c0; i < c1; i++) {
-            float v = act_apply(a->act, a->g[t * a->gs + i]);
-            a->y[t * a->ys + i] = a->u ? v * a->u[t * a->us + i] : v;
+            float g = a->g[t * a->gs + i];
+            if (a->act == ACT_SWIGLU_CLAMP) a->y[t * a->ys + i] = act_swiglu_clamp(g, a->u[t * a->us + i], a->alpha, a->limit);
+            else a->y[t * a->ys + i] = a->u ? act_apply(a->act, g) * a->u[t * a->us + i] : act_apply(a->act, g);
         }
 }
 

@@ -61,6 +61,7 @@ tess_status arch_check(const arch *a, tess_error *err)
     if (a->n_heads % a->n_kv_heads) return ERR(err, TESS_E_FORMAT, "arch: %u query heads are not a multiple of %u kv heads", a->n_heads, a->n_kv_heads);
     if (a->qk_norm == QK_NORM_ALL && a->norm_kind != NORM_RMS) return ERR(err, TESS_E_FORMAT, "arch: norms over all heads must be RMS norms");
     if (a->rope_dims > a->head_dim || a->rope_dims % 2) return ERR(err, TESS_E_FORMAT, "arch.rope_dims is %u, want an even number up to head_dim %u", a->rope_dims, a->head_dim);
+    if (a->act == ACT_SWIGLU_CLAMP && !a->gated_ffn) return ERR(err, TESS_E_FORMAT, "arch.act 5 needs a gate");
     if (a->norm_eps <= 0) return ERR(err, TESS_E_FORMAT, "arch.norm_eps is %g, want a positive number", a->norm_eps);
     if (a->ffn_size == 0) return ERR(err, TESS_E_FORMAT, "arch.ffn_size is 0");
     if (a->attn_scale <= 0) return ERR(err, TESS_E_FORMAT, "arch.attn_scale is %g, want a positive number", a->attn_scale);
@@ -98,6 +99,7 @@ void arch_put(const arch *a, kvs_builder *b)
 #define X(t, n) snprintf(key, sizeof key, "arch.attn%u." #n, i), put_##t(b, key, a->attn[i].n);
         ATTN_FIELDS(X)
 #undef X
+        if (a->attn[i].yarn_exact) snprintf(key, sizeof key, "arch.attn%u.yarn_exact", i), put_u32(b, key, 1);
     }
 }
 
@@ -146,6 +148,8 @@ tess_status arch_get(arch *a, const kvs *k, tess_error *err)
     if (!get_##t(k, key, &a->attn[i].f)) return ERR(err, TESS_E_FORMAT, "key \"%s\" is missing or not a number", key);
         ATTN_FIELDS(X)
 #undef X
+        snprintf(key, sizeof key, "arch.attn%u.yarn_exact", i);
+        get_u32(k, key, &a->attn[i].yarn_exact); /* absent: 0 */
     }
     return arch_check(a, err);
 }
@@ -179,6 +183,7 @@ static const role_info roles[ROLE_COUNT] = {
     [ROLE_SH_UP] = {LAYER "mlp.shared_expert.up_proj", true, true, AXIS_SHARED, AXIS_NONE},
     [ROLE_SH_DOWN] = {LAYER "mlp.shared_expert.down_proj", true, true, AXIS_NONE, AXIS_SHARED},
     [ROLE_EMBED_NORM] = {"model.embed_norm", false, false, AXIS_NONE, AXIS_NONE},
+    [ROLE_SINKS] = {LAYER "self_attn.sinks", true, false, AXIS_NONE, AXIS_NONE},
     [ROLE_Q_EACH] = {LAYER "self_attn.q_norm.%d", true, false, AXIS_NONE, AXIS_NONE},
     [ROLE_K_EACH] = {LAYER "self_attn.k_norm.%d", true, false, AXIS_NONE, AXIS_NONE},
     [ROLE_SH_SWITCH] = {LAYER "mlp.shared_expert_gate", true, true, AXIS_NONE, AXIS_NONE},
@@ -250,7 +255,7 @@ static uint32_t bias_bit(uint32_t role)
     case ROLE_GATE: case ROLE_UP: return BIAS_FFN_IN;
     case ROLE_DOWN: return BIAS_FFN_OUT;
     case ROLE_HEAD: return BIAS_HEAD;
-    case ROLE_EMBED: case ROLE_POS_EMBED: case ROLE_ROUTER_CORRECTION: case ROLE_SH_SWITCH: return 0;
+    case ROLE_EMBED: case ROLE_POS_EMBED: case ROLE_ROUTER_CORRECTION: case ROLE_SH_SWITCH: case ROLE_SINKS: return 0;
     case ROLE_Q_NORM: case ROLE_K_NORM: case ROLE_Q_EACH: case ROLE_K_EACH: return BIAS_QK_NORM;
     case ROLE_ROUTER: return BIAS_ROUTER;
     case ROLE_EXP_GATE: case ROLE_EXP_UP: case ROLE_EXP_DOWN: return BIAS_EXPERTS;
@@ -277,6 +282,7 @@ bool role_shape(const arch *a, uint32_t role, uint32_t part, int32_t layer, uint
     case ROLE_DOWN: *rows = h; *cols = a->ffn_size; break;
     case ROLE_Q_NORM: *rows = a->qk_norm == QK_NORM_ALL ? q : a->head_dim; break;
     case ROLE_K_NORM: *rows = a->qk_norm == QK_NORM_ALL ? k : a->head_dim; break;
+    case ROLE_SINKS: *rows = a->n_heads; break;
     case ROLE_Q_EACH: case ROLE_K_EACH: *rows = a->head_dim; break;
     case ROLE_ROUTER: *rows = a->n_experts; *cols = h; break;
     case ROLE_ROUTER_CORRECTION: *rows = a->n_experts; break;
@@ -287,7 +293,7 @@ bool role_shape(const arch *a, uint32_t role, uint32_t part, int32_t layer, uint
     case ROLE_SH_SWITCH: *rows = 1; *cols = h; break;
     default: *rows = h; break;
     }
-    if (role == ROLE_POS_EMBED && !a->learned_pos) return false;
+    if ((role == ROLE_POS_EMBED && !a->learned_pos) || (role == ROLE_SINKS && !a->sinks)) return false;
     if (part == PART_DATA) return true;
     *cols = 0;
     return (a->biases & bias_bit(role)) != 0;

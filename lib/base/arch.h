@@ -17,7 +17,8 @@ enum { NORM_RMS = 0, NORM_LAYER = 1, NORM_RMS_PLUS1 = 2 /* weight + 1, gemma */,
        NORM_LAYER_PLUS1 = 3 /* the same, nemotron */ };
 enum { BLOCK_PRE = 0, BLOCK_POST = 1 /* olmo2 */, BLOCK_PARALLEL = 2 /* attn and ffn read one norm */,
        BLOCK_PARALLEL2 = 3 /* two norms */, BLOCK_SANDWICH = 4 /* pre and post norms, gemma2 */ };
-enum { ACT_SILU = 0, ACT_GELU = 1 /* erf */, ACT_GELU_TANH = 2, ACT_RELU = 3, ACT_RELU2 = 4 };
+enum { ACT_SILU = 0, ACT_GELU = 1 /* erf */, ACT_GELU_TANH = 2, ACT_RELU = 3, ACT_RELU2 = 4,
+       ACT_SWIGLU_CLAMP = 5 /* gated; gpt_oss */ };
 enum { ROPE_NONE = 0, ROPE_HALF = 1 /* pairs (i, i + d/2) */, ROPE_PAIRS = 2 /* pairs (2i, 2i + 1) */ };
 enum { ROPE_SCALE_NONE = 0, ROPE_SCALE_LINEAR, ROPE_SCALE_DYNAMIC, ROPE_SCALE_YARN, ROPE_SCALE_LLAMA3, ROPE_SCALE_LONG };
 enum { QK_NORM_NONE = 0, QK_NORM_HEAD = 1 /* over head_dim, qwen3 */, QK_NORM_ALL = 2 /* over all heads, olmo2 */,
@@ -37,6 +38,7 @@ typedef struct {
     double factor, low_freq, high_freq;      /* linear/dynamic/yarn/llama3 */
     double beta_fast, beta_slow, attn_factor; /* yarn; attn_factor multiplies cos and sin (1 = none) */
     uint32_t orig_ctx;
+    uint32_t yarn_exact;   /* bounds of the yarn ramp are not rounded to whole dimensions */
 } arch_attn;
 
 /* X(type, name, minimum, maximum) of every scalar that is stored as "arch.<name>". */
@@ -52,7 +54,7 @@ typedef struct {
     X(u32, max_ctx, 1, 1 << 30)                 \
     X(u32, norm_kind, 0, 3)                     \
     X(u32, block_kind, 0, 4)                    \
-    X(u32, act, 0, 4)                           \
+    X(u32, act, 0, 5)                           \
     X(u32, gated_ffn, 0, 1)                     \
     X(u32, rope_kind, 0, 2)                     \
     X(u32, rope_dims, 0, 4096)                  \
@@ -86,7 +88,10 @@ typedef struct {
     X(u32, norm_affine, 0, 1, 1)                    \
     X(u32, embed_norm, 0, 1, 0)                     \
     X(u32, alibi, 0, 3, 0)                          \
-    X(f64, alibi_max, 0, 1e6, 8)
+    X(f64, alibi_max, 0, 1e6, 8)                    \
+    X(u32, sinks, 0, 1, 0)                          \
+    X(f64, act_alpha, 0, 1e6, 1.702)                \
+    X(f64, act_limit, 0, 1e6, 7)
 
 #define ARCH_TYPE_u32 uint32_t
 #define ARCH_TYPE_f64 double
@@ -116,7 +121,7 @@ enum { ROLE_NONE = 0, ROLE_EMBED = 1, ROLE_HEAD = 2, ROLE_FINAL_NORM = 3, ROLE_A
        ROLE_POST_ATTN_NORM = 15, ROLE_POST_FFN_NORM = 16, ROLE_POS_EMBED = 17, ROLE_ROUTER = 18,
        ROLE_ROUTER_CORRECTION = 19 /* added to scores for the choice alone */, ROLE_EXP_GATE = 20, ROLE_EXP_UP = 21, ROLE_EXP_DOWN = 22,
        ROLE_SH_GATE = 23, ROLE_SH_UP = 24, ROLE_SH_DOWN = 25, ROLE_SH_SWITCH = 26 /* its sigmoid weighs the shared expert */,
-       ROLE_EMBED_NORM = 27, ROLE_Q_EACH = 28, ROLE_K_EACH = 29 /* norm of each head */, ROLE_COUNT = 30 };
+       ROLE_EMBED_NORM = 27, ROLE_Q_EACH = 28, ROLE_K_EACH = 29 /* norm of each head */, ROLE_SINKS = 30, ROLE_COUNT = 31 };
 enum { PART_DATA = 0, PART_BIAS = 3 };
 
 typedef struct {
