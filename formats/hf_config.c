@@ -384,6 +384,7 @@ static void read_arch(cfg *c, hf_config *out)
     hf_moe_read(c, f, a);
     if (f->clip) a->qkv_clip = cfg_f64(c, c->root, "clip_qkv", 0);
     if (c->st == TESS_OK) read_layers(c, f, a);
+    if (c->st == TESS_OK) hf_rope_factors(c, a);
     out->tied = cfg_bool(c, "tie_word_embeddings", f->tied);
     a->tied_head = out->tied;
     if (c->st == TESS_OK) c->st = arch_check(a, c->err);

@@ -18,7 +18,7 @@ typedef struct { arch_attn t; double rotary; } rope;
 
 static const struct { const char *name; uint32_t kind; } rope_types[] = {
     {"default", ROPE_SCALE_NONE}, {"linear", ROPE_SCALE_LINEAR}, {"dynamic", ROPE_SCALE_DYNAMIC},
-    {"yarn", ROPE_SCALE_YARN}, {"llama3", ROPE_SCALE_LLAMA3},
+    {"yarn", ROPE_SCALE_YARN}, {"llama3", ROPE_SCALE_LLAMA3}, {"longrope", ROPE_SCALE_LONG}, {"su", ROPE_SCALE_LONG},
 };
 
 static void check_keys(cfg *c, const json_t *o)
@@ -30,7 +30,8 @@ static void check_keys(cfg *c, const json_t *o)
                                         "attention_factor", "beta_fast",
                                         "beta_slow",        "mscale",
                                         "mscale_all_dim",   "truncate",
-                                        "finetuned"};
+                                        "finetuned",        "short_factor",
+                                        "long_factor"};
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)o, key, v) {
@@ -53,7 +54,7 @@ static uint32_t rope_type(cfg *c, const json_t *o)
             return rope_types[i].kind;
         }
     cfg_fail(c, TESS_E_UNSUPPORTED,
-             "%s: rope type \"%.60s\" is not supported; supported are default, linear, dynamic, yarn, llama3",
+             "%s: rope type \"%.60s\" is not supported; supported are default, linear, dynamic, yarn, llama3, longrope",
              c->file, name);
     return ROPE_SCALE_NONE;
 }
@@ -77,7 +78,7 @@ static void read_scaling(cfg *c, const json_t *o, uint32_t max_ctx, rope *r)
         return;
     }
     t->orig_ctx = (uint32_t)orig;
-    t->factor = cfg_f64(c, o, "factor", t->rope_scale == ROPE_SCALE_YARN ? max_ctx / orig : 0);
+    t->factor = cfg_f64(c, o, "factor", t->rope_scale == ROPE_SCALE_YARN || t->rope_scale == ROPE_SCALE_LONG ? max_ctx / orig : 0);
     if (!(t->factor > 0))
         cfg_fail(c, TESS_E_FORMAT, "%s: rope scaling: factor is missing or not positive", c->file);
     if (t->rope_scale == ROPE_SCALE_LLAMA3) {
@@ -87,6 +88,8 @@ static void read_scaling(cfg *c, const json_t *o, uint32_t max_ctx, rope *r)
             cfg_fail(c, TESS_E_FORMAT,
                      "%s: rope scaling llama3: low_freq_factor or high_freq_factor is missing", c->file);
     }
+    if (t->rope_scale == ROPE_SCALE_LONG)
+        t->attn_factor = cfg_f64(c, o, "attention_factor", t->factor > 1 && orig > 1 ? sqrt(1 + log(t->factor) / log(orig)) : 1);
     if (t->rope_scale != ROPE_SCALE_YARN) return;
     double m = cfg_f64(c, o, "mscale", 0), m_all = cfg_f64(c, o, "mscale_all_dim", 0);
     double computed =
@@ -182,4 +185,31 @@ tess_status hf_rope_read(cfg *c, const family *f, uint32_t max_ctx, arch_attn ki
     kinds[1] = sliding.t;
     *rotary = full.rotary;
     return c->st;
+}
+
+static uint32_t read_factors(cfg *c, const json_t *o, const char *key, float out[ARCH_MAX_FACTORS])
+{
+    const json_t *v = cfg_get(o, key);
+    size_t n = json_array_size(v);
+    double d = 0;
+    if (n == 0 || n > ARCH_MAX_FACTORS)
+        cfg_fail(c, TESS_E_FORMAT, "%s: rope scaling longrope: %s is not a list of 1 to %d numbers", c->file, key,
+                 ARCH_MAX_FACTORS);
+    for (size_t i = 0; i < n && c->st == TESS_OK; i++) {
+        if (!jsonr_f64(json_array_get(v, i), &d))
+            cfg_fail(c, TESS_E_FORMAT, "%s: rope scaling longrope: %s[%zu] is not a number", c->file, key, i);
+        out[i] = (float)d;
+    }
+    return (uint32_t)n;
+}
+
+void hf_rope_factors(cfg *c, arch *a)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < a->n_attn_kinds; i++) any = any || a->attn[i].rope_scale == ROPE_SCALE_LONG;
+    if (!any) return;
+    const json_t *o = cfg_get(c->root, "rope_parameters|rope_scaling");
+    a->n_factors = read_factors(c, o, "short_factor", a->short_factor);
+    if (read_factors(c, o, "long_factor", a->long_factor) != a->n_factors)
+        cfg_fail(c, TESS_E_FORMAT, "%s: rope scaling longrope: short_factor and long_factor differ in length", c->file);
 }

@@ -21,7 +21,7 @@ typedef struct {
     size_t n, cap, n_done, n_prompt, n_out;
     uint64_t draws, opened; /* opened: order of opening */
     float *logits;          /* after ids[n_done - 1], when has_logits */
-    bool has_logits;
+    bool has_logits, rope_long; /* rope_long: see exec_rope_long; K of all positions is made alike */
     kv_table tables[ARCH_MAX_ATTN_KINDS];
 } ctx_seq;
 
@@ -39,6 +39,7 @@ struct tess_ctx {
     int32_t *ids;
     uint32_t *pos, *seq_of, *want, *batch_seq, *take;
     uint8_t *const **tables[ARCH_MAX_ATTN_KINDS][MAX_RANKS];
+    uint8_t *rope_long; /* [max_seqs] */
 };
 
 tess_status ctx_open(tess_model *m, const tess_ctx_params *p, tess_ctx **out, tess_error *err);

@@ -141,9 +141,24 @@ static void run_rope(const exec *x, const rank_state *k, const prog_instr *c, ui
 {
     const arch *m = &x->model->a;
     op_rope_args a = {.kind = m->rope_kind, .dims = m->rope_dims, .n_tokens = x->n_rows, .head_dim = m->head_dim, .pos = x->batch->pos,
-                      .n_heads = n_heads_of(x, k, c->weight == WT_NORM_K), .cs = x->rope[m->layer_attn[c->layer]]};
+                      .n_heads = n_heads_of(x, k, c->weight == WT_NORM_K), .cs = x->rope[0][m->layer_attn[c->layer]]};
     a.x = slot_at(x, k, c->out, &a.xs);
-    if (a.n_heads) x->model->ops->rope(&a, t, n);
+    if (a.n_heads == 0) return;
+    if (m->n_factors == 0) {
+        x->model->ops->rope(&a, t, n);
+        return;
+    }
+    const exec_batch *b = x->batch; /* runs of rows that take the same table */
+    for (uint32_t row = 0, end; row < b->n_rows; row = end) {
+        uint8_t is_long = b->rope_long[b->seq[row]];
+        for (end = row + 1; end < b->n_rows && b->rope_long[b->seq[end]] == is_long;) end++;
+        op_rope_args run = a;
+        run.x += row * a.xs;
+        run.pos += row;
+        run.n_tokens = end - row;
+        run.cs = x->rope[is_long][m->layer_attn[c->layer]];
+        x->model->ops->rope(&run, t, n);
+    }
 }
 
 static op_kv kv_of(const exec *x, const rank_state *k, uint32_t layer, op_batch *b)
@@ -379,8 +394,10 @@ void exec_close(exec *x)
         plan_free(&x->m, &k->head);
     }
     for (uint32_t i = 0; i < ARCH_MAX_ATTN_KINDS; i++) {
-        mem_free(&x->m, x->rope[i]);
-        mem_free(&x->m, x->inv[i]);
+        for (int l = 0; l < 2; l++) {
+            mem_free(&x->m, x->rope[l][i]);
+            mem_free(&x->m, x->inv[l][i]);
+        }
     }
     program_free(&x->body);
     program_free(&x->head);
@@ -391,24 +408,24 @@ void exec_close(exec *x)
 }
 
 /* Rows of the table are made in blocks as positions are reached: a short prompt does not pay for a long context. */
-static tess_status rope_reach(exec *x, uint32_t kind, uint32_t rows, tess_error *err)
+static tess_status rope_reach(exec *x, uint32_t is_long, uint32_t kind, uint32_t rows, tess_error *err)
 {
     enum { BLOCK = 256 };
     const arch *a = &x->model->a;
-    uint32_t dims = a->rope_dims, have = x->rope_rows[kind], want = (rows + BLOCK - 1) / BLOCK * BLOCK;
+    uint32_t dims = a->rope_dims, have = x->rope_rows[is_long][kind], want = (rows + BLOCK - 1) / BLOCK * BLOCK;
     if (rows <= have || dims == 0) return TESS_OK;
-    if (!x->inv[kind]) {
-        x->inv[kind] = mem_calloc(&x->m, dims / 2, sizeof(float));
-        if (!x->inv[kind]) return ERR(err, TESS_E_NOMEM, "no memory for the rope table");
-        rope_inv_freq(&a->attn[kind], dims, x->inv[kind]);
+    if (!x->inv[is_long][kind]) {
+        x->inv[is_long][kind] = mem_calloc(&x->m, dims / 2, sizeof(float));
+        if (!x->inv[is_long][kind]) return ERR(err, TESS_E_NOMEM, "no memory for the rope table");
+        rope_inv_freq(&a->attn[kind], dims, a->n_factors ? (is_long ? a->long_factor : a->short_factor) : NULL, x->inv[is_long][kind]);
     }
     size_t bytes;
     want = MAX(want, MIN(have * 2, a->max_ctx));
-    float *t = size_mul3(want, dims, sizeof *t, &bytes) ? mem_realloc(&x->m, x->rope[kind], bytes) : NULL;
+    float *t = size_mul3(want, dims, sizeof *t, &bytes) ? mem_realloc(&x->m, x->rope[is_long][kind], bytes) : NULL;
     if (!t) return ERR(err, TESS_E_NOMEM, "no memory for the rope table of %u positions", want);
-    rope_fill(&a->attn[kind], x->inv[kind], dims, have, want, t + (size_t)have * dims);
-    x->rope[kind] = t;
-    x->rope_rows[kind] = want;
+    rope_fill(&a->attn[kind], x->inv[is_long][kind], dims, have, want, t + (size_t)have * dims);
+    x->rope[is_long][kind] = t;
+    x->rope_rows[is_long][kind] = want;
     return TESS_OK;
 }
 
@@ -428,10 +445,17 @@ static tess_status alibi_reach(exec *x, uint32_t rows, tess_error *err)
     return TESS_OK;
 }
 
+bool exec_rope_long(const arch *a, size_t n)
+{
+    for (uint32_t i = 0; i < a->n_attn_kinds; i++)
+        if (a->attn[i].rope_scale == ROPE_SCALE_LONG && n > a->attn[i].orig_ctx) return true;
+    return false;
+}
+
 tess_status exec_prepare(exec *x, uint32_t n_rows, uint32_t max_pos, tess_error *err)
 {
     const arch *a = &x->model->a;
-    for (uint32_t i = 0; i < a->n_attn_kinds && a->rope_kind != ROPE_NONE; i++) TRY(rope_reach(x, i, max_pos + 1, err));
+    for (uint32_t i = 0; i < a->n_attn_kinds && a->rope_kind != ROPE_NONE; i++) for (uint32_t l = 0; l < (a->n_factors ? 2u : 1u); l++) TRY(rope_reach(x, l, i, max_pos + 1, err));
     TRY(alibi_reach(x, max_pos + 1, err));
     for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
         rank_state *k = &x->rank[r];

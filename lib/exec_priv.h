@@ -23,8 +23,8 @@ struct exec {
     uint32_t max_rows;
     float *logits;     /* [EXEC_HEAD_ROWS][stride] of all ranks */
     size_t logits_stride;
-    float *rope[ARCH_MAX_ATTN_KINDS], *inv[ARCH_MAX_ATTN_KINDS];
-    uint32_t rope_rows[ARCH_MAX_ATTN_KINDS];
+    float *rope[2][ARCH_MAX_ATTN_KINDS], *inv[2][ARCH_MAX_ATTN_KINDS]; /* [1]: of long prompts, when they differ */
+    uint32_t rope_rows[2][ARCH_MAX_ATTN_KINDS];
     float *alibi;      /* [n_heads][alibi_rows], NULL: none */
     uint32_t alibi_rows;
     /* of the run under way */

@@ -38,11 +38,12 @@ static void llama3(const arch_attn *t, uint32_t dims, float *inv)
     }
 }
 
-void rope_inv_freq(const arch_attn *t, uint32_t dims, float *inv)
+void rope_inv_freq(const arch_attn *t, uint32_t dims, const float *factors, float *inv)
 {
     for (uint32_t i = 0; i < dims / 2; i++) {
         float power = (float)(2 * i) / (float)dims;
-        inv[i] = 1.0f / (float)pow(t->rope_theta, power);
+        float base = (float)pow(t->rope_theta, power);
+        inv[i] = 1.0f / (t->rope_scale == ROPE_SCALE_LONG && factors ? factors[i] * base : base);
     }
     if (t->rope_scale == ROPE_SCALE_LINEAR)
         for (uint32_t i = 0; i < dims / 2; i++) inv[i] = (float)(inv[i] / t->factor);

@@ -159,7 +159,7 @@ expect "known buffer" 0 "" "$conv" "$TMP/v" -o "$out"
 rm "$out"
 variant shape 's/"num_key_value_heads": 2/"num_key_value_heads": 4/'
 refuse "shape against the configuration" 2 "k_proj.weight\" has shape 32 x 64, the configuration demands 64 x 64" "$conv" "$TMP/v" -o "$out"
-for x in 's/"llama"/"mamba2"/;"mamba2" is not supported' 's/"rope_type": "default"/"rope_type": "longrope"/;"longrope" is not supported' \
+for x in 's/"llama"/"mamba2"/;"mamba2" is not supported' 's/"rope_type": "default"/"rope_type": "ntk"/;"ntk" is not supported' \
     's/"hidden_act": "silu"/"hidden_act": "mish"/;"mish"' 's/"num_hidden_layers": 3/"num_hidden_layers": 3.0/;num_hidden_layers' \
     's/"use_cache": true/"quantization_config": {}/;quantization_config' 's/}//;line' \
     's/"use_cache": true/"rope_theta": 500000/;contradict' 's/LlamaFor/LlamaForSequence/;architecture'; do

@@ -83,7 +83,7 @@ static inline bool model_kit_tensors(model_kit *x, ct_writer *w, tess_error *err
     }
     for (uint32_t role = ROLE_COUNT - 1; role > 0; role--) { /* o before q: an alias comes after its target */
         bool per_layer = role_get(role)->per_layer;
-        int32_t experts = role_is_numbered(role) ? (int32_t)x->a.n_experts : 0;
+        int32_t experts = (int32_t)role_instances(&x->a, role);
         for (uint32_t part = 0; part <= PART_BIAS; part += PART_BIAS)
             for (int32_t l = per_layer ? 0 : -1; ok && l < (per_layer ? (int32_t)x->a.n_layers : 0); l++)
                 for (int32_t e = experts ? 0 : -1; ok && e < experts; e++)

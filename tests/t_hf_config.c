@@ -131,7 +131,8 @@ static void reads_both_rope_spellings(void **state)
     bad(LLAMA(",\"rope_parameters\":{\"rope_type\":\"default\"},\"rope_scaling\":{\"type\":\"linear\","
               "\"factor\":2}"),
         "contradict");
-    bad(LLAMA(",\"rope_scaling\":{\"type\":\"su\"}"), "\"su\" is not supported");
+    bad(LLAMA(",\"rope_scaling\":{\"type\":\"ntk\"}"), "\"ntk\" is not supported");
+    bad(LLAMA(",\"rope_scaling\":{\"type\":\"su\"}"), "short_factor");
     bad(LLAMA(",\"rope_parameters\":{\"rope_type\":\"mrope\"}"), "\"mrope\" is not supported");
     bad(LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"rope_type\":\"dynamic\",\"factor\":2}"),
         "remove the wrong one");

@@ -62,6 +62,12 @@ tess_status arch_check(const arch *a, tess_error *err)
     if (a->qk_norm == QK_NORM_ALL && a->norm_kind != NORM_RMS) return ERR(err, TESS_E_FORMAT, "arch: norms over all heads must be RMS norms");
     if (a->rope_dims > a->head_dim || a->rope_dims % 2) return ERR(err, TESS_E_FORMAT, "arch.rope_dims is %u, want an even number up to head_dim %u", a->rope_dims, a->head_dim);
     if (a->act == ACT_SWIGLU_CLAMP && !a->gated_ffn) return ERR(err, TESS_E_FORMAT, "arch.act 5 needs a gate");
+    bool needs = false;
+    for (uint32_t i = 0; i < a->n_attn_kinds; i++) needs = needs || (a->attn[i].rope_scale == ROPE_SCALE_LONG && a->attn[i].rope_on);
+    if (needs && (a->n_factors != a->rope_dims / 2 || a->n_factors > ARCH_MAX_FACTORS))
+        return ERR(err, TESS_E_FORMAT, "arch: %u factors of rope scaling for %u frequencies, at most %d", a->n_factors, a->rope_dims / 2, ARCH_MAX_FACTORS);
+    for (uint32_t i = 0; needs && i < a->n_factors; i++)
+        if (!(a->short_factor[i] > 0) || !(a->long_factor[i] > 0)) return ERR(err, TESS_E_FORMAT, "arch: factor %u of rope scaling is not positive", i);
     if (a->norm_eps <= 0) return ERR(err, TESS_E_FORMAT, "arch.norm_eps is %g, want a positive number", a->norm_eps);
     if (a->ffn_size == 0) return ERR(err, TESS_E_FORMAT, "arch.ffn_size is 0");
     if (a->attn_scale <= 0) return ERR(err, TESS_E_FORMAT, "arch.attn_scale is %g, want a positive number", a->attn_scale);
@@ -93,6 +99,8 @@ void arch_put(const arch *a, kvs_builder *b)
     if (differs((double)a->n, def)) put_##t(b, "arch." #n, a->n);
     ARCH_FIELDS_MORE(X)
 #undef X
+    if (a->n_factors) kvs_put_array(b, "arch.short_factor", KV_F32S, a->short_factor, a->n_factors);
+    if (a->n_factors) kvs_put_array(b, "arch.long_factor", KV_F32S, a->long_factor, a->n_factors);
     if (a->n_experts) kvs_put_array(b, "arch.layer_moe", KV_U8S, a->layer_moe, a->n_layers);
     kvs_put_array(b, "arch.layer_attn", KV_U8S, a->layer_attn, a->n_layers);
     for (uint32_t i = 0; i < a->n_attn_kinds; i++) {
@@ -139,6 +147,14 @@ tess_status arch_get(arch *a, const kvs *k, tess_error *err)
     const void *kinds = kvs_array(k, "arch.layer_attn", KV_U8S, &n);
     if (!kinds || n != a->n_layers) return ERR(err, TESS_E_FORMAT, "key \"arch.layer_attn\" is missing or has not %u elements", a->n_layers);
     memcpy(a->layer_attn, kinds, n);
+    uint64_t n_long = 0, n_short = 0;
+    const void *shorts = kvs_array(k, "arch.short_factor", KV_F32S, &n_short), *longs = kvs_array(k, "arch.long_factor", KV_F32S, &n_long);
+    if (shorts && longs) {
+        if (n_short != n_long || n_short > ARCH_MAX_FACTORS) return ERR(err, TESS_E_FORMAT, "keys \"arch.short_factor\" and \"arch.long_factor\" must have the same number of elements, at most %d", ARCH_MAX_FACTORS);
+        a->n_factors = (uint32_t)n_short;
+        memcpy(a->short_factor, shorts, n_short * sizeof *a->short_factor);
+        memcpy(a->long_factor, longs, n_long * sizeof *a->long_factor);
+    }
     const uint8_t *moe = kvs_array(k, "arch.layer_moe", KV_U8S, &n);
     if (a->n_experts && (!moe || n != a->n_layers)) return ERR(err, TESS_E_FORMAT, "key \"arch.layer_moe\" is missing or has not %u elements", a->n_layers);
     for (uint32_t i = 0; a->n_experts && i < a->n_layers; i++) a->layer_moe[i] = moe[i] != 0;

@@ -12,7 +12,8 @@
 #include "dtype.h"
 #include "kvs.h"
 
-enum { ARCH_MAX_LAYERS = 512, ARCH_MAX_ATTN_KINDS = 4, ARCH_MAX_EXPERTS = 1024, ARCH_MAX_USED = 64 };
+enum { ARCH_MAX_LAYERS = 512, ARCH_MAX_ATTN_KINDS = 4, ARCH_MAX_EXPERTS = 1024, ARCH_MAX_USED = 64,
+       ARCH_MAX_FACTORS = 256 };
 enum { NORM_RMS = 0, NORM_LAYER = 1, NORM_RMS_PLUS1 = 2 /* weight + 1, gemma */,
        NORM_LAYER_PLUS1 = 3 /* the same, nemotron */ };
 enum { BLOCK_PRE = 0, BLOCK_POST = 1 /* olmo2 */, BLOCK_PARALLEL = 2 /* attn and ffn read one norm */,
@@ -105,6 +106,8 @@ typedef struct {
     char family[32];                        /* "llama", for messages only */
     uint8_t layer_attn[ARCH_MAX_LAYERS];    /* index of attn[] of each layer */
     uint8_t layer_moe[ARCH_MAX_LAYERS];     /* 1: the layer's feed-forward is a mixture of experts */
+    uint32_t n_factors;                     /* ROPE_SCALE_LONG: rope_dims / 2 factors of the frequencies, for prompts up to */
+    float short_factor[ARCH_MAX_FACTORS], long_factor[ARCH_MAX_FACTORS]; /* orig_ctx and for longer ones */
     arch_attn attn[ARCH_MAX_ATTN_KINDS];
 } arch;
 

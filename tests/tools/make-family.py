@@ -58,6 +58,8 @@ FAMILIES = {
     "gemma": ("gemma", dict(BASE, head_dim=24)),
     "phi3-longrope": ("phi3", dict(BASE, max_position_embeddings=256, original_max_position_embeddings=64, rope_scaling=dict(
         type="longrope", short_factor=[1.0 + 0.1 * i for i in range(8)], long_factor=[1.0 + 0.5 * i for i in range(8)]))),
+    "phi3-longrope-short": ("phi3", dict(BASE, max_position_embeddings=256, original_max_position_embeddings=128, rope_scaling=dict(
+        type="longrope", short_factor=[1.0 + 0.1 * i for i in range(8)], long_factor=[1.0 + 0.5 * i for i in range(8)]))),
     "deepseek-v2": ("deepseek_v2", dict(DEEP, topk_method="group_limited_greedy")),
     "deepseek-v2-lite": ("deepseek_v2", dict(DEEP, q_lora_rank=None, topk_method="greedy", n_group=1, topk_group=1)),
     "deepseek-v3": ("deepseek_v3", dict(DEEP)),
