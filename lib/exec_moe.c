@@ -11,13 +11,17 @@
  */
 #include "exec_priv.h"
 
-typedef struct { uint32_t *first, *row, *pair, n_local, used; } pair_list;
+typedef struct {
+    uint32_t *first, *row, *pair, n_local, used;
+} pair_list;
 
 static pair_list pairs_at(const exec *x, const rank_state *k, uint16_t slot)
 {
     const shard_rank *s = &x->model->shards.rank[k->rank];
     size_t stride;
-    pair_list l = {.first = (uint32_t *)(void *)slot_at(x, k, slot, &stride), .n_local = s->expert.hi - s->expert.lo, .used = x->model->a.experts_used};
+    pair_list l = {.first = (uint32_t *)(void *)slot_at(x, k, slot, &stride),
+                   .n_local = s->expert.hi - s->expert.lo,
+                   .used = x->model->a.experts_used};
     l.row = l.first + l.n_local + 1;
     l.pair = l.row + (size_t)x->n_rows * l.used;
     return l;
@@ -35,9 +39,15 @@ static void run_route(const exec *x, const rank_state *k, const prog_instr *c, u
 {
     const arch *m = &x->model->a;
     const model_layer_rank *l = &x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank];
-    op_route_args a = {.kind = m->router_kind, .n_experts = m->n_experts, .n_used = m->experts_used, .n_groups = m->router_groups,
-                       .groups_used = m->router_groups_used, .norm = m->router_norm != 0, .scale = (float)m->router_scale,
-                       .correction = l->router_correction, .n_tokens = x->n_rows};
+    op_route_args a = {.kind = m->router_kind,
+                       .n_experts = m->n_experts,
+                       .n_used = m->experts_used,
+                       .n_groups = m->router_groups,
+                       .groups_used = m->router_groups_used,
+                       .norm = m->router_norm != 0,
+                       .scale = (float)m->router_scale,
+                       .correction = l->router_correction,
+                       .n_tokens = x->n_rows};
     a.x = slot_at(x, k, c->in[0], &a.xs);
     a.ids = route_at(x, k, c->out, &a.w, &a.is);
     a.ws = a.is;
@@ -87,8 +97,13 @@ static void run_experts(const exec *x, const rank_state *k, const prog_instr *c,
         const model_expert *w = &layer->experts[e];
         const model_linear *lin = c->weight == WT_EXP_GATE ? &w->gate : c->weight == WT_EXP_UP ? &w->up : &w->down;
         uint32_t first = l.first[e];
-        op_linear_args a = {.w = &lin->w, .bias = lin->bias, .x = in + first * xs, .xs = xs, .n_tokens = l.first[e + 1] - first,
-                            .y = out + first * ys, .ys = ys};
+        op_linear_args a = {.w = &lin->w,
+                            .bias = lin->bias,
+                            .x = in + first * xs,
+                            .xs = xs,
+                            .n_tokens = l.first[e + 1] - first,
+                            .y = out + first * ys,
+                            .ys = ys};
         if (a.n_tokens) x->model->ops->linear(&a, t, n);
     }
 }
@@ -97,7 +112,11 @@ static void run_pair_act(const exec *x, const rank_state *k, const prog_instr *c
 {
     pair_list l = pairs_at(x, k, c->in[2]);
     const arch *m = &x->model->a;
-    op_act_args a = {.act = m->act, .alpha = (float)m->act_alpha, .limit = (float)m->act_limit, .n_tokens = l.first[l.n_local], .n = m->moe_ffn_size};
+    op_act_args a = {.act = m->act,
+                     .alpha = (float)m->act_alpha,
+                     .limit = (float)m->act_limit,
+                     .n_tokens = l.first[l.n_local],
+                     .n = m->moe_ffn_size};
     a.g = slot_at(x, k, c->in[0], &a.gs);
     if (c->in[1] != NO_SLOT) a.u = slot_at(x, k, c->in[1], &a.us);
     a.y = slot_at(x, k, c->out, &a.ys);
@@ -110,8 +129,13 @@ static void run_mix(const exec *x, const rank_state *k, const prog_instr *c, uin
     const shard_range own = s->rank[k->rank].expert_leaf;
     pair_list l = pairs_at(x, k, c->in[2]);
     float *w;
-    op_mix_args a = {.pair = l.pair, .ps = l.used, .n_used = l.used, .leaf = s->expert.leaf + own.lo, .n_leaves = own.hi - own.lo,
-                     .n_tokens = x->n_rows, .n = x->model->a.hidden_size};
+    op_mix_args a = {.pair = l.pair,
+                     .ps = l.used,
+                     .n_used = l.used,
+                     .leaf = s->expert.leaf + own.lo,
+                     .n_leaves = own.hi - own.lo,
+                     .n_tokens = x->n_rows,
+                     .n = x->model->a.hidden_size};
     a.ids = route_at(x, k, c->in[1], &w, &a.is);
     a.w = w;
     a.ws = a.is;
