@@ -121,4 +121,7 @@ uint64_t family_map_row(const row_map *m, uint64_t r, uint64_t *run);
  * row: k0, n_k. */
 tess_status family_read(const source *s, const weight *w, uint32_t dtype, uint64_t row0, uint64_t n_rows,
                         uint64_t k0, uint64_t n_k, void *dst, tess_error *err);
+/* The raw blocks of a box of a matrix that is not stored transposed; row_bytes of them in each row. */
+tess_status family_read_blocks(const source *s, const weight *w, uint64_t row0, uint64_t n_rows, uint64_t k0,
+                               uint64_t n_k, size_t row_bytes, uint8_t *dst, tess_error *err);
 #endif

@@ -448,6 +448,17 @@ tess_status family_read(const source *s, const weight *w, uint32_t dtype, uint64
     return TESS_OK;
 }
 
+tess_status family_read_blocks(const source *s, const weight *w, uint64_t row0, uint64_t n_rows, uint64_t k0,
+                               uint64_t n_k, size_t row_bytes, uint8_t *dst, tess_error *err)
+{
+    for (uint64_t r = 0, run; r < n_rows; r += run) {
+        uint64_t at = family_map_row(&w->map, row0 + r, &run);
+        run = MIN(run, n_rows - r);
+        TRY(s->read(s, w->map.src, at, run, k0, n_k, true, dst + r * row_bytes, err));
+    }
+    return TESS_OK;
+}
+
 /* ---- the way back ---- */
 
 static int64_t find_weight(const weight_plan *p, uint32_t role, uint32_t part, int32_t layer, int32_t expert)

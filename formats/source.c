@@ -186,7 +186,7 @@ static void deliver(const box *x, uint64_t row, uint64_t b0, uint64_t n, const u
 {
     uint64_t width = x->k1 - x->k0, first = b0 * x->elems;
     if (x->raw) {
-        memcpy(x->dst + (row * width + first - x->k0) * x->bytes, p, n * x->bytes);
+        memcpy(x->dst + (row * width + first - x->k0) / x->elems * x->bytes, p, n * x->bytes);
         return;
     }
     float *out = (float *)(void *)x->dst + row * width;
@@ -215,11 +215,11 @@ tess_status source_read_file(const source *s, uint32_t i, uint64_t row0, uint64_
     box x = {.dtype = t->dtype, .k0 = k0, .raw = raw, .dst = dst};
     uint64_t rows, cols;
     source_dims(t, &rows, &cols);
-    if (!source_block(t->dtype, &x.elems, &x.bytes) || (raw && x.elems != 1))
+    if (!source_block(t->dtype, &x.elems, &x.bytes))
         return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor \"%s\" of type %s cannot be read so", path, t->name,
                    t->type);
-    if (!range_in(row0, n_rows, rows) || !range_in(k0, n_k, cols))
-        return ERR(err, TESS_E_ARG, "%s: box outside tensor \"%s\"", path, t->name);
+    if (!range_in(row0, n_rows, rows) || !range_in(k0, n_k, cols) || (raw && (k0 % x.elems || n_k % x.elems)))
+        return ERR(err, TESS_E_ARG, "%s: box outside tensor \"%s\", or within its blocks", path, t->name);
     if (n_rows == 0 || n_k == 0) return TESS_OK;
     x.k1 = k0 + n_k;
     uint64_t row_bytes = cols / x.elems * x.bytes, b0 = k0 / x.elems, b1 = ceil_div(x.k1, x.elems);

@@ -33,9 +33,10 @@ struct source {
     os_file *files;       /* one per path */
     void *impl;
     const char *kind;     /* "safetensors", "gguf", "tess" */
-    /* Columns [k0, k0 + n_k) of rows [row0, row0 + n_rows) of tensor i, as f32 or raw bytes of its float dtype
-     * (raw). A tensor of rank n is a matrix whose columns are its last dimension and whose rows are all the
-     * others together; rank 1 is rows = 1, columns = shape[0]. */
+    /* Columns [k0, k0 + n_k) of rows [row0, row0 + n_rows) of tensor i, as f32 or raw bytes of its dtype (raw). A
+     * tensor of rank n is a matrix whose columns are its last dimension and whose rows are all the others
+     * together; rank 1 is rows = 1, columns = shape[0]. Raw blocks: k0 and n_k are bounds of blocks; GGUF blocks
+     * come as they are, q8 and q4 as the blocks of quant.h. */
     tess_status (*read)(const source *s, uint32_t i, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k,
                         bool raw, void *dst, tess_error *err);
     void (*close)(source *s); /* frees impl; may be NULL */

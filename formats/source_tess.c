@@ -10,6 +10,8 @@
 #include <pthread.h>
 #include <stdio.h>
 
+#include "quant.h"
+
 enum { STEP = 1 << 20 };
 
 typedef struct slot { struct slot *next; ct_scratch *scratch; uint8_t *rows; size_t cap; } slot;
@@ -91,6 +93,83 @@ static tess_status read_piece(const source *s, const tess_impl *t, uint32_t no, 
     return TESS_OK;
 }
 
+/* ---- q8 and q4 ---- */
+
+/* The leaves of K of a tensor, and which group of its row column `col`, a bound of groups, begins. */
+typedef struct { uint32_t n; uint64_t bound[MAX_LEAVES + 1]; } k_leaves;
+
+static k_leaves leaves_of(const ct_info *info, const ct_tensor *t)
+{
+    k_leaves l = {1, {0, t->shape[1]}};
+    if (t->split_dim != 1) return l;
+    const arch_axis *x = &info->axes[t->axis];
+    l.n = x->n_leaves;
+    for (uint32_t i = 0; i <= l.n; i++) l.bound[i] = axis_elem(x, x->leaf[i]);
+    return l;
+}
+
+static uint64_t group_of(const k_leaves *l, uint64_t col)
+{
+    uint64_t n = 0;
+    uint32_t i = 0;
+    for (; i + 1 < l->n && col >= l->bound[i + 1]; i++) n += ceil_div(l->bound[i + 1] - l->bound[i], GROUP_K);
+    return n + ceil_div(col - l->bound[i], GROUP_K);
+}
+
+/* Row `row` of the box from lane r of a row block of piece p. */
+static void deliver_groups(const box *b, const k_leaves *l, const ct_piece *p, uint64_t row, uint32_t r,
+                           const uint8_t *tile)
+{
+    uint8_t block[Q8_BLOCK];
+    float v[GROUP_K];
+    const uint64_t end = b->k0 + b->n_k, bytes = quant_block_bytes(b->dtype), g0 = group_of(l, b->k0);
+    const uint64_t row_bytes = (group_of(l, end) - g0) * bytes;
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (l->bound[i] < p->k0 || l->bound[i + 1] > p->k0 + p->n_k) continue; /* a piece is whole leaves */
+        for (uint64_t c = l->bound[i]; c < l->bound[i + 1]; c += GROUP_K, tile += quant_tile_bytes(b->dtype)) {
+            uint64_t lo = MAX(c, b->k0), hi = MIN(MIN(c + GROUP_K, l->bound[i + 1]), end);
+            if (lo >= hi) continue;
+            quant_get(b->dtype, tile, r, block);
+            if (b->raw) {
+                memcpy(b->dst + row * row_bytes + (group_of(l, c) - g0) * bytes, block, bytes);
+                continue;
+            }
+            quant_block_f32(b->dtype, block, v);
+            memcpy((float *)(void *)b->dst + row * b->n_k + (lo - b->k0), v + (lo - c), (hi - lo) * sizeof *v);
+        }
+    }
+}
+
+static tess_status read_groups(const source *s, const tess_impl *t, uint32_t no, const box *b, const k_leaves *l,
+                               slot *x, tess_error *err)
+{
+    const ct_piece *p = &ct_get(t->f)->pieces[no];
+    uint64_t r0 = MAX(b->row0, p->row0), r1 = MIN(b->row0 + b->n_rows, p->row0 + p->n_rows);
+    if (r0 >= r1 || MAX(b->k0, p->k0) >= MIN(b->k0 + b->n_k, p->k0 + p->n_k)) return TESS_OK;
+    size_t stride = (size_t)((group_of(l, p->k0 + p->n_k) - group_of(l, p->k0)) * quant_tile_bytes(b->dtype));
+    uint64_t per = MAX(STEP / stride, 1) * TILE_ROWS; /* 8 rows are at most a chunk of 16 MiB: a rule of the format */
+    if (!mem_grow(s->m, &x->rows, &x->cap, (size_t)(per / TILE_ROWS) * stride, 1))
+        return ERR(err, TESS_E_NOMEM, "%s: no memory to read it", s->paths[0]);
+    for (uint64_t r = (r0 - p->row0) / TILE_ROWS * TILE_ROWS; r < r1 - p->row0; r += per) {
+        uint64_t n = MIN(per, p->n_rows - r);
+        TRY(ct_read_rows(t->f, no, r, n, LAYOUT_TILE8, x->rows, 0, x->scratch, err));
+        for (uint64_t i = 0; i < n; i++) {
+            uint64_t row = p->row0 + r + i;
+            if (row < r0 || row >= r1) continue;
+            deliver_groups(b, l, p, row - b->row0, (uint32_t)(i % TILE_ROWS), x->rows + i / TILE_ROWS * stride);
+        }
+    }
+    return TESS_OK;
+}
+
+/* Raw groups: the box begins and ends where a leaf does, or a group of it. */
+static bool at_groups(const k_leaves *l, uint64_t col)
+{
+    uint32_t i = 0;
+    while (i + 1 < l->n && col >= l->bound[i + 1]) i++;
+    return (col - l->bound[i]) % GROUP_K == 0 || col == l->bound[l->n];
+}
+
 static tess_status read_tess(const source *s, uint32_t i, uint64_t row0, uint64_t n_rows, uint64_t k0,
                              uint64_t n_k, bool raw, void *dst, tess_error *err)
 {
@@ -102,16 +181,20 @@ static tess_status read_tess(const source *s, uint32_t i, uint64_t row0, uint64_
     source_dims(&s->tensors[i], &rows, &cols);
     if (!range_in(row0, n_rows, rows) || !range_in(k0, n_k, cols))
         return ERR(err, TESS_E_ARG, "%s: box outside tensor \"%s\"", info->path, ct->name);
-    if (!d->is_float)
+    if (ct->alias != CT_NO_ALIAS) ct = &info->tensors[ct->alias];
+    bool quant = dtype_is_quant(ct->dtype);
+    k_leaves l = {0};
+    if (quant) l = leaves_of(info, ct);
+    if ((!d->is_float && !quant) || (quant && raw && !(at_groups(&l, k0) && at_groups(&l, k0 + n_k))))
         return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor \"%s\" of type %s cannot be converted", info->path,
                    ct->name, d->name);
-    if (ct->alias != CT_NO_ALIAS) ct = &info->tensors[ct->alias];
     box b = {row0, n_rows, k0, n_k, d->block_bytes, ct->dtype, raw, dst};
     slot *x = slot_take(s, err);
     if (!x) return TESS_E_NOMEM;
     tess_status st = TESS_OK;
     for (uint32_t p = 0; p < ct->n_pieces && st == TESS_OK; p++)
-        st = read_piece(s, t, ct->first_piece + p, &b, x, err);
+        st = quant ? read_groups(s, t, ct->first_piece + p, &b, &l, x, err)
+                   : read_piece(s, t, ct->first_piece + p, &b, x, err);
     slot_give(s, x);
     return st;
 }

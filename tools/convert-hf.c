@@ -34,7 +34,7 @@ static void install_signals(void)
 enum { O_OUT = 1, O_TYPE, O_TP, O_STORE, O_SPLIT, O_THREADS, O_FORCE, O_REFRESH, O_EXPORT, O_HELP, O_VERSION };
 static const cli_option options[] = {
     {"-o --output", O_OUT, "FILE", "the container to write"},
-    {"--type", O_TYPE, "TYPE", "auto (as in the source, default), f32, f16, bf16"},
+    {"--type", O_TYPE, "TYPE", "auto (as in the source, default), f32, f16, bf16, q8, q4"},
     {"--tp", O_TP, "N", "lay the weights out for N ranks (default 1); the file runs on any number"},
     {"--store", O_STORE, "HOW", "auto (default), raw (mapped as it is) or zstd"},
     {"--split-max-size", O_SPLIT, "SIZE", "write several files of at most SIZE bytes, such as 4G"},
@@ -58,14 +58,10 @@ static void help(void)
 
 static bool set_type(convert_options *o, const char *text)
 {
-    static const char *const words[] = {"auto", "f32", "f16", "bf16"};
-    static const uint32_t dtype[] = {0, DT_F32, DT_F16, DT_BF16};
+    static const char *const words[] = {"auto", "f32", "f16", "bf16", "q8", "q4"};
+    static const uint32_t dtype[] = {0, DT_F32, DT_F16, DT_BF16, DT_Q8, DT_Q4};
     int i;
-    if (strcmp(text, "q8") == 0 || strcmp(text, "q4") == 0) {
-        cli_error("--type %s: not in this version; use auto, f32, f16 or bf16", text);
-        return false;
-    }
-    if (!cli_choice("--type", text, words, 4, &i)) return false;
+    if (!cli_choice("--type", text, words, 6, &i)) return false;
     o->dtype = dtype[i];
     return true;
 }

@@ -5,6 +5,7 @@
  *   convert-hf.c        options and the steps
  *   convert_load.c      SRC: weights, arch, key-values, blobs
  *   convert_write.c     SRC to .tess
+ *   convert_quant.c     boxes of q8 and q4 of it
  *   convert_export.c    .tess to a Hugging Face directory
  */
 #ifndef TESS_CONVERT_H
@@ -47,6 +48,11 @@ const convert_blob *convert_find_blob(const convert_source *c, const char *name)
 
 /* Number of SIGINT and SIGTERM so far; work ends with TESS_E_CANCELLED when it is not 0. */
 bool convert_interrupted(void);
+
+/* Delivers a box of a weight in q8 or q4: blocks of the same type as they are where the groups agree, else fitted
+ * anew. Any number of threads. */
+tess_status convert_read_quant(const convert_source *c, const weight *w, uint32_t dtype, uint64_t row0,
+                               uint64_t n_rows, uint64_t k0, uint64_t n_k, uint8_t *dst, tess_error *err);
 
 tess_status convert_write(const convert_options *o, const convert_source *c, tess_error *err);
 tess_status convert_export(const convert_options *o, const convert_source *c, tess_error *err);

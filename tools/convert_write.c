@@ -1,10 +1,10 @@
 /*
  * convert_write.c - SRC to .tess: describes the tensors and pulls them, box by box, from the source.
  *
- * Types: --type auto keeps the type of each float tensor; block-quantized GGUF tensors become bf16 with a
- * notice. Another type is for all tensors alike, vectors included, so that a checkpoint in one type gives the
- * same bytes from every format that holds it. Matrices are split along the axes of their role; vectors are
- * whole.
+ * Types: --type auto keeps the type of each float, q8 and q4 tensor; of GGUF blocks Q8_0 becomes q8, Q4_0 and Q4_1
+ * q4, Q6_K q8 with a notice. A float type is for all tensors alike, vectors included, so that a checkpoint in one
+ * type gives the same bytes from every format that holds it; q8 and q4 are for matrices, and vectors stay as they
+ * are. Matrices are split along the axes of their role; vectors are whole.
  */
 #include "convert.h"
 
@@ -29,7 +29,8 @@ static tess_status read_box(void *user, uint32_t t, uint64_t row0, uint64_t n_ro
     const weight *w = j->of[t];
     UNUSED(thread);
     if (convert_interrupted()) return ERR(err, TESS_E_CANCELLED, "interrupted; nothing was written");
-    TRY(family_read(s, w, j->dtype[t], row0, n_rows, k0, n_k, dst, err));
+    if (dtype_is_quant(j->dtype[t])) TRY(convert_read_quant(j->c, w, j->dtype[t], row0, n_rows, k0, n_k, dst, err));
+    else TRY(family_read(s, w, j->dtype[t], row0, n_rows, k0, n_k, dst, err));
     return source_file_unchanged(s, s->tensors[w->map.src].file, err);
 }
 
@@ -41,13 +42,14 @@ static void progress(void *user, uint64_t done, uint64_t total)
 
 /* ---- tensors ---- */
 
-static uint32_t type_of(const convert_options *o, const src_tensor *t, bool *dequantized)
+static uint32_t type_of(const convert_options *o, const src_tensor *t, bool matrix, bool *refit)
 {
-    if (o->dtype) return o->dtype;
     const dtype_info *d = t->dtype < SRC_Q8_0 ? dtype_get(t->dtype) : NULL;
-    if (d && d->is_float) return t->dtype;
-    *dequantized = true;
-    return DT_BF16;
+    if (o->dtype && (matrix || !dtype_is_quant(o->dtype))) return o->dtype;
+    if (d) return t->dtype;
+    if (!matrix) return DT_BF16; /* a vector in blocks: no writer of GGUF files makes them */
+    *refit |= t->dtype == SRC_Q6_K;
+    return t->dtype == SRC_Q4_0 || t->dtype == SRC_Q4_1 ? DT_Q4 : DT_Q8;
 }
 
 /* Index of the axis in the writer; added when it is new. */
@@ -66,7 +68,7 @@ static tess_status want_axis(ct_writer *w, const arch *a, uint32_t kind, int64_t
 }
 
 static tess_status add_tensor(const convert_options *o, job *j, ct_writer *w, uint32_t i, int64_t seen[8],
-                              bool *dequantized, tess_error *err)
+                              bool *refit, tess_error *err)
 {
     const convert_source *c = j->c;
     const weight *x = &c->plan.w[i];
@@ -84,7 +86,7 @@ static tess_status add_tensor(const convert_options *o, job *j, ct_writer *w, ui
                    .expert = x->expert < 0 ? 0 : (uint32_t)x->expert,
                    .alias = x->alias < 0 ? CT_NO_ALIAS : (uint32_t)x->alias,
                    .split_dim = 255};
-    t.dtype = type_of(o, src, dequantized);
+    t.dtype = type_of(o, src, x->cols != 0, refit);
     t.src_dtype = src->dtype;
     uint32_t axis = !r || !x->cols ? AXIS_NONE : r->row_axis != AXIS_NONE ? r->row_axis : r->k_axis;
     if (axis != AXIS_NONE) {
@@ -100,11 +102,11 @@ static tess_status add_tensor(const convert_options *o, job *j, ct_writer *w, ui
 static tess_status add_tensors(const convert_options *o, job *j, ct_writer *w, tess_error *err)
 {
     int64_t seen[8] = {-1, -1, -1, -1, -1, -1, -1, -1};
-    bool dequantized = false;
+    bool refit = false;
     const convert_source *c = j->c;
     for (uint32_t i = 0; i < c->plan.n; i++)
-        TRY(add_tensor(o, j, w, i, seen, &dequantized, err)); /* plan index = writer index */
-    if (dequantized) mem_log(&c->m, TESS_LOG_WARN, "%s: quantized tensors are stored as bf16", o->src);
+        TRY(add_tensor(o, j, w, i, seen, &refit, err)); /* plan index = writer index */
+    if (refit) mem_log(&c->m, TESS_LOG_WARN, "%s: tensors of type Q6_K are stored as q8", o->src);
     return TESS_OK;
 }
 

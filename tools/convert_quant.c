@@ -1,0 +1,111 @@
+/*
+ * convert_quant.c - boxes of weights in q8 and q4 for the writer.
+ *
+ * When the source holds groups of the same type, cut where ours are (blocks of GGUF count from column 0, ours from the
+ * start of each leaf), they are moved as they are; a Q4_0 block becomes a q4 block of the same values. All else is read as
+ * f32, 8 rows at a time, and fitted. Memory is 8 rows per thread.
+ */
+#include "convert.h"
+#include "quant.h"
+#include "source_tess.h"
+
+typedef struct {
+    const convert_source *c;
+    const weight *w;
+    uint32_t dtype, from;  /* dtype of the source */
+    uint64_t k0, n_k, n_groups;
+    uint64_t k[MAX_LEAVES];
+    uint32_t n_leaves;
+} quant_box;
+
+/* The leaves that make up columns [k0, k0 + n_k). */
+static void cut_leaves(quant_box *b)
+{
+    arch_axis x;
+    const role_info *r = role_get(b->w->role);
+    bool split = r && r->row_axis == AXIS_NONE && r->k_axis != AXIS_NONE && arch_axis_of(&b->c->a, r->k_axis, &x);
+    b->n_leaves = 1;
+    b->k[0] = b->n_k;
+    if (split) b->n_leaves = 0;
+    for (uint32_t i = 0; split && i < x.n_leaves; i++) {
+        uint64_t lo = axis_elem(&x, x.leaf[i]), hi = axis_elem(&x, x.leaf[i + 1]);
+        if (lo >= b->k0 && hi <= b->k0 + b->n_k) b->k[b->n_leaves++] = hi - lo;
+    }
+    b->n_groups = 0;
+    for (uint32_t i = 0; i < b->n_leaves; i++) b->n_groups += ceil_div(b->k[i], GROUP_K);
+}
+
+/* The groups of a .tess count from the leaves of its own axis, which must be the ones that arch gives. */
+static bool same_leaves(const quant_box *b)
+{
+    arch_axis x;
+    const ct_info *info = ct_get(tess_source_file(b->c->s));
+    const ct_tensor *t = &info->tensors[b->w->map.src];
+    const role_info *r = role_get(b->w->role);
+    bool split = r && r->row_axis == AXIS_NONE && r->k_axis != AXIS_NONE && arch_axis_of(&b->c->a, r->k_axis, &x);
+    if (!split) return t->split_dim != 1;
+    if (t->split_dim != 1) return x.n_leaves == 1;
+    const arch_axis *f = &info->axes[t->axis];
+    return f->unit == x.unit && f->dim == x.dim && f->n_leaves == x.n_leaves &&
+           memcmp(f->leaf, x.leaf, (x.n_leaves + 1) * sizeof x.leaf[0]) == 0;
+}
+
+static bool groups_agree(const quant_box *b)
+{
+    if (b->w->map.transposed) return false;
+    if (b->from == b->dtype) return same_leaves(b);
+    if (b->dtype == DT_Q8 ? b->from != SRC_Q8_0 : b->from != SRC_Q4_0 && b->from != SRC_Q4_1) return false;
+    uint64_t at = b->k0;
+    for (uint32_t i = 0; i < b->n_leaves; at += b->k[i++])
+        if (at % GROUP_K) return false;
+    return at % GROUP_K == 0;
+}
+
+/* Rows [row0, row0 + n) of the box, n <= 8, from blocks of the source in `rows` to their tiles. */
+static tess_status move_rows(const quant_box *b, uint64_t row0, uint32_t n, uint8_t *rows, uint8_t *dst, tess_error *err)
+{
+    uint8_t block[Q8_BLOCK];
+    const source *s = b->c->s;
+    bool q4_0 = b->from == SRC_Q4_0;
+    size_t bytes = q4_0 ? 18 : quant_block_bytes(b->dtype), tile = quant_tile_bytes(b->dtype);
+    TRY(family_read_blocks(s, b->w, row0, n, b->k0, b->n_k, (size_t)b->n_groups * bytes, rows, err));
+    if (n < TILE_ROWS) memset(dst, 0, (size_t)b->n_groups * tile);
+    for (uint32_t r = 0; r < n; r++)
+        for (uint64_t g = 0; g < b->n_groups; g++, rows += bytes) {
+            if (q4_0 && !quant_from_q4_0(rows, block))
+                return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor \"%s\", row %llu: the scale of a Q4_0 block is too large for q4",
+                           s->paths[0], s->tensors[b->w->map.src].name, (unsigned long long)(row0 + r));
+            quant_put(b->dtype, dst + g * tile, r, q4_0 ? block : rows);
+        }
+    return TESS_OK;
+}
+
+static tess_status fit_rows(const quant_box *b, uint64_t row0, uint32_t n, float *rows, uint8_t *dst, tess_error *err)
+{
+    const source *s = b->c->s;
+    TRY(family_read(s, b->w, DT_F32, row0, n, b->k0, b->n_k, rows, err));
+    if (quant_rows(b->dtype, rows, (size_t)b->n_k, n, b->k, b->n_leaves, dst)) return TESS_OK;
+    return ERR(err, TESS_E_UNSUPPORTED,
+               "%s: tensor \"%s\" holds NaN, infinity or a value too large for %s near row %llu; use --type bf16",
+               s->paths[0], s->tensors[b->w->map.src].name, dtype_get(b->dtype)->name, (unsigned long long)row0);
+}
+
+tess_status convert_read_quant(const convert_source *c, const weight *w, uint32_t dtype, uint64_t row0,
+                               uint64_t n_rows, uint64_t k0, uint64_t n_k, uint8_t *dst, tess_error *err)
+{
+    quant_box b = {.c = c, .w = w, .dtype = dtype, .from = c->s->tensors[w->map.src].dtype, .k0 = k0, .n_k = n_k};
+    size_t bytes;
+    cut_leaves(&b);
+    bool move = groups_agree(&b);
+    uint64_t row = move ? b.n_groups * Q8_BLOCK : n_k * sizeof(float);
+    void *rows = size_mul3(row, TILE_ROWS, 1, &bytes) ? mem_alloc(&c->m, bytes) : NULL;
+    if (!rows) return ERR(err, TESS_E_NOMEM, "no memory to quantize rows of %llu columns", (unsigned long long)n_k);
+    tess_status st = TESS_OK;
+    for (uint64_t r = 0; r < n_rows && st == TESS_OK; r += TILE_ROWS) {
+        uint32_t n = (uint32_t)MIN((uint64_t)TILE_ROWS, n_rows - r);
+        st = move ? move_rows(&b, row0 + r, n, rows, dst, err) : fit_rows(&b, row0 + r, n, rows, dst, err);
+        dst += b.n_groups * quant_tile_bytes(dtype);
+    }
+    mem_free(&c->m, rows);
+    return st;
+}
