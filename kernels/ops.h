@@ -9,6 +9,8 @@
  *
  * Order of sums
  *   dot        one chain per leaf: acc = 0; for k ascending: acc = fma(w[k], x[k], acc). bf16/f16 weights are widened exactly.
+ *   groups     q8 and q4 weights times quantized activations, one chain per leaf: acc = 0; for groups ascending: dot = the exact
+ *              integer sum of w.q * x.q over the group; acc = fma((float)dot, w.d * x.d, acc); q4 then acc = fma(w.m, x.s, acc).
  *   lanes8     sums that are not weights times activations (norms, softmax denominators): 8 accumulators, element i goes to
  *              accumulator i % 8 in ascending i (softmax: i = position in the chunk), then ((0+4)+(2+6)) + ((1+5)+(3+7)).
  *   tree       leaves of a split K axis: tree(lo, hi) = leaf[lo] when hi - lo = 1, else with h = the largest power of two
@@ -36,10 +38,24 @@ typedef struct {
     const op_run *runs;    /* [n_parts][n_leaves]: row parts, and in each the leaves in ascending K */
 } op_weight;
 
-/* y[leaf][t][row] = dot(w row, x[t]) over each leaf; + bias[row] when bias is not NULL (then n_leaves is 1).
- * x: [n_tokens][n_k] stride xs; y: leaf stride yl, token stride ys. Threads take shares of rows. y must not overlap x. */
+/* ---- quantized activations ---- */
+/* A group of up to 32 columns of one row. amax = the greatest |x|. When a value is not finite: d = s = NaN, all q = 0. When
+ * amax < 2^-100: all 0. Else d = amax / 127; q = x * (127 / amax), rounded to nearest even; s = d * (float)(sum of q). So q is
+ * in [-127, 127]; a q8 weight may be -128 (only imported ones are): kernels take |w| as unsigned. */
+typedef struct { float d, s; int8_t q[GROUP_K]; } op_group;
+/* x: [n_tokens] rows of n_leaves leaves of leaf_k[] columns each, stride xs. Groups start anew at each leaf; a short last group
+ * is filled with zeros. Group g (counted over all leaves) of token t to y[g * n_tokens + t]. Threads take (token, group) pairs. */
+typedef struct {
+    const float *x; size_t xs; uint32_t n_tokens, n_leaves; const uint32_t *leaf_k; op_group *y;
+} op_quant_args;
+
+/* y[leaf][t][row] = w row times x[t] over each leaf; + bias[row] when bias is not NULL (then n_leaves is 1).
+ * x: [n_tokens][n_k] stride xs; y: leaf stride yl, token stride ys. Threads take shares of rows. y must not overlap x.
+ * q8 and q4 weights: with xq (the groups of x, cut at the weight's leaves, group g of token t at xq[g * xqs + t]; x is not
+ * read) in the order "groups"; without it as "dot", w being d * q, or d * q + m (one rounding). */
 typedef struct {
     const op_weight *w; const float *bias; const float *x; size_t xs; uint32_t n_tokens; float *y; size_t ys, yl;
+    const op_group *xq; size_t xqs;
 } op_linear_args;
 
 /* y[t] = x[t] * scale of the row of table `ids[t]`: y[t][i] = widen(table[ids[t]][i]) * scale. The table is an op_weight with
@@ -163,6 +179,7 @@ typedef struct { const float *x, *g; size_t xs, gs; uint32_t n_tokens, n; float 
 
 typedef struct op_table {
     const char *name; /* "ref", "avx2" */
+    void (*quant)(const op_quant_args *a, uint32_t thread, uint32_t n_threads);
     void (*linear)(const op_linear_args *a, uint32_t thread, uint32_t n_threads);
     void (*embed)(const op_embed_args *a, uint32_t thread, uint32_t n_threads);
     void (*norm)(const op_norm_args *a, uint32_t thread, uint32_t n_threads);

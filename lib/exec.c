@@ -67,10 +67,25 @@ static void run_linear(const exec *x, const rank_state *k, const prog_instr *c, 
     const model_linear *l = linear_of(x, k, c);
     bool partial = c->weight == WT_O || c->weight == WT_DOWN || c->weight == WT_SH_DOWN; /* their bias is added behind the tree */
     op_linear_args a = {.w = &l->w, .bias = partial ? NULL : l->bias, .n_tokens = x->n_rows};
+    size_t stride;
     a.x = slot_at(x, k, c->in[0], &a.xs);
+    if (c->in[1] != NO_SLOT) a.xq = (const op_group *)(const void *)slot_at(x, k, c->in[1], &stride), a.xqs = x->n_rows;
     a.y = slot_at(x, k, c->out, &a.ys);
     a.yl = a.ys * plan_of(x, k)->rows;
     if (l->w.n_rows && l->w.n_leaves) x->model->ops->linear(&a, t, n);
+}
+
+static void run_quant(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    const op_weight *w = &linear_of(x, k, c)->w;
+    uint32_t leaf[MAX_LEAVES] = {w->n_k};
+    size_t stride;
+    if (!w->n_rows || !w->n_leaves) return; /* nobody reads them on this rank */
+    for (uint32_t l = 0; w->n_leaves > 1 && l < w->n_leaves; l++) leaf[l] = w->runs[l].n_k;
+    op_quant_args a = {.n_tokens = x->n_rows, .n_leaves = w->n_leaves, .leaf_k = leaf};
+    a.x = slot_at(x, k, c->in[0], &a.xs);
+    a.y = (op_group *)(void *)slot_at(x, k, c->out, &stride);
+    x->model->ops->quant(&a, t, n);
 }
 
 static void run_norm(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
@@ -273,6 +288,10 @@ static void run_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_
     switch (c->op) {
     case PROG_EMBED: run_embed(x, k, c, t, n); break;
     case PROG_NORM: run_norm(x, k, c, t, n); break;
+    case PROG_QUANT:
+        if (c->in[2] != NO_SLOT) exec_moe(x, k, c, t, n);
+        else run_quant(x, k, c, t, n);
+        break;
     case PROG_LINEAR: run_linear(x, k, c, t, n); break;
     case PROG_HEAD_SUMS: run_head_sums(x, k, c, t, n); break;
     case PROG_NORM_SUMS: run_norm_sums(x, k, c, t, n); break;
@@ -369,8 +388,9 @@ tess_status exec_open(const tess_model *m, const kv_pool *kv_, uint32_t max_rows
     x->kv = kv_;
     x->max_rows = max_rows;
     tess_status st = pool_open(&x->m, MAX(m->n_threads, m->shards.n_ranks), &x->threads, err);
-    if (st >= 0) st = program_body(&m->a, &x->m, &x->body, err);
-    if (st >= 0) st = program_head(&m->a, &x->m, &x->head, err);
+    bool exact = m->compute != TESS_COMPUTE_F32; /* else q8 and q4 are computed as floats */
+    if (st >= 0) st = program_body(&m->a, exact ? m->quant : NULL, &x->m, &x->body, err);
+    if (st >= 0) st = program_head(&m->a, exact && m->head_quant, &x->m, &x->head, err);
     for (uint32_t r = 0; st >= 0 && r < m->shards.n_ranks; r++) st = open_rank(x, r, err);
     if (st >= 0) {
         x->logits_stride = x->rank[0].head.stride[W_LOGITS];

@@ -90,8 +90,9 @@ static void run_experts(const exec *x, const rank_state *k, const prog_instr *c,
 {
     const model_layer_rank *layer = &x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank];
     pair_list l = pairs_at(x, k, c->in[2]);
-    size_t xs, ys;
+    size_t xs, ys, stride;
     const float *in = slot_at(x, k, c->in[0], &xs);
+    const op_group *groups = c->in[1] != NO_SLOT ? (const op_group *)(const void *)slot_at(x, k, c->in[1], &stride) : NULL;
     float *out = slot_at(x, k, c->out, &ys);
     for (uint32_t e = 0; e < l.n_local; e++) {
         const model_expert *w = &layer->experts[e];
@@ -104,8 +105,21 @@ static void run_experts(const exec *x, const rank_state *k, const prog_instr *c,
                             .n_tokens = l.first[e + 1] - first,
                             .y = out + first * ys,
                             .ys = ys};
+        if (groups && dtype_is_quant(lin->w.dtype)) a.xq = groups + first, a.xqs = l.first[l.n_local];
         if (a.n_tokens) x->model->ops->linear(&a, t, n);
     }
+}
+
+static void run_quant_pairs(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    pair_list l = pairs_at(x, k, c->in[2]);
+    const arch *m = &x->model->a;
+    const uint32_t leaf[1] = {c->weight == WT_EXP_DOWN ? m->moe_ffn_size : m->hidden_size};
+    op_quant_args a = {.n_tokens = l.first[l.n_local], .n_leaves = 1, .leaf_k = leaf};
+    size_t stride;
+    a.x = slot_at(x, k, c->in[0], &a.xs);
+    a.y = (op_group *)(void *)slot_at(x, k, c->out, &stride);
+    if (a.n_tokens) x->model->ops->quant(&a, t, n);
 }
 
 static void run_pair_act(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
@@ -161,6 +175,7 @@ void exec_moe(const exec *x, const rank_state *k, const prog_instr *c, uint32_t 
     case PROG_PAIRS: run_pairs(x, k, c, t); break;
     case PROG_GATHER: run_gather(x, k, c, t, n); break;
     case PROG_EXPERTS: run_experts(x, k, c, t, n); break;
+    case PROG_QUANT: run_quant_pairs(x, k, c, t, n); break;
     case PROG_PAIR_ACT: run_pair_act(x, k, c, t, n); break;
     case PROG_MIX: run_mix(x, k, c, t, n); break;
     default: run_gate(x, k, c, t, n); break;

@@ -7,6 +7,7 @@
  */
 #include "model.h"
 #include "os.h"
+#include "program.h"
 
 typedef struct { uint32_t piece; uint64_t chunk0, n_chunks; } load_item;
 typedef struct {
@@ -347,13 +348,34 @@ static tess_status load_layer(tess_model *m, uint32_t i, tess_error *err)
     return TESS_OK;
 }
 
+/* Which weights of layer i are q8 or q4: the same for every rank, as all kernels must cut the work alike. */
+static void note_quant(tess_model *m, uint32_t i)
+{
+    for (uint32_t r = 0; r < m->shards.n_ranks; r++) {
+        const model_layer_rank *l = &m->layers[(size_t)i * m->shards.n_ranks + r];
+        const struct { uint32_t wt, dtype; } w[] = {
+            {WT_Q, l->q.w.dtype}, {WT_K, l->k.w.dtype}, {WT_V, l->v.w.dtype}, {WT_O, l->o.w.dtype}, {WT_GATE, l->gate.w.dtype}, {WT_UP, l->up.w.dtype},
+            {WT_DOWN, l->down.w.dtype}, {WT_ROUTER, l->router.w.dtype}, {WT_SH_GATE, l->sh_gate.w.dtype}, {WT_SH_UP, l->sh_up.w.dtype},
+            {WT_SH_DOWN, l->sh_down.w.dtype}, {WT_SH_SWITCH, l->sh_switch.w.dtype}};
+        for (size_t j = 0; j < ARRAY_LEN(w); j++)
+            if (dtype_is_quant(w[j].dtype)) m->quant[i] |= 1u << w[j].wt;
+        const shard_range own = m->shards.rank[r].expert;
+        for (uint32_t e = 0; m->a.layer_moe[i] && e < own.hi - own.lo; e++) {
+            if (dtype_is_quant(l->experts[e].gate.w.dtype)) m->quant[i] |= 1u << WT_EXP_GATE;
+            if (dtype_is_quant(l->experts[e].up.w.dtype)) m->quant[i] |= 1u << WT_EXP_UP;
+            if (dtype_is_quant(l->experts[e].down.w.dtype)) m->quant[i] |= 1u << WT_EXP_DOWN;
+        }
+    }
+}
+
 static tess_status load_views(tess_model *m, tess_error *err)
 {
     const arch *a = &m->a;
     model_linear whole = {0};
     m->norms = arena_alloc(&m->store, a->n_layers, sizeof *m->norms);
     m->layers = arena_alloc(&m->store, (uint64_t)a->n_layers * m->shards.n_ranks, sizeof *m->layers);
-    if (!m->norms || !m->layers) return ERR(err, TESS_E_NOMEM, "no memory for %u layers", a->n_layers);
+    m->quant = arena_alloc(&m->store, a->n_layers, sizeof *m->quant);
+    if (!m->norms || !m->layers || !m->quant) return ERR(err, TESS_E_NOMEM, "no memory for %u layers", a->n_layers);
     TRY(load_linear(m, (load_key){ROLE_EMBED, -1, -1}, (shard_range){0, a->vocab_size}, NULL, &whole, err));
     m->embed = whole.w;
     TRY(load_linear(m, (load_key){ROLE_POS_EMBED, -1, -1}, (shard_range){0, a->max_ctx}, NULL, &whole, err));
@@ -367,7 +389,11 @@ static tess_status load_views(tess_model *m, tess_error *err)
         TRY(load_vector(m, &(load_key){ROLE_HEAD, -1, -1}, PART_BIAS, &m->head[r].bias, err));
         if (m->head[r].bias) m->head[r].bias += rows.lo;
     }
-    for (uint32_t i = 0; i < a->n_layers; i++) TRY(load_layer(m, i, err));
+    m->head_quant = dtype_is_quant(m->head[0].w.dtype);
+    for (uint32_t i = 0; i < a->n_layers; i++) {
+        TRY(load_layer(m, i, err));
+        note_quant(m, i);
+    }
     return TESS_OK;
 }
 

@@ -47,6 +47,8 @@ struct tess_model {
     model_linear head[MAX_RANKS];
     model_layer_norms *norms;   /* [n_layers] */
     model_layer_rank *layers;   /* [n_layers][n_ranks] */
+    uint32_t *quant;            /* [n_layers] bits 1 << WT_* (program.h) of weights that take quantized activations */
+    bool head_quant;            /* the head does */
     uint64_t weight_bytes;
     uint64_t token_bytes, token_macs; /* see tess_model_info */
     uint32_t weight_dtype;      /* of most parameters */

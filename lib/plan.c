@@ -69,6 +69,15 @@ static uint32_t until_barrier(const program *p, const prog_slot *s)
     return i - 1;
 }
 
+/* Floats of the groups of a row of k columns, and of the leaves that a rank holds of a split axis. */
+static uint64_t group_floats(uint64_t k) { return ceil_div(k, GROUP_K) * (sizeof(op_group) / sizeof(float)); }
+static uint64_t leaf_floats(const arch_axis *x, shard_range leaf)
+{
+    uint64_t n = 0;
+    for (uint32_t l = leaf.lo; l < leaf.hi; l++) n += group_floats(axis_elem(x, x->leaf[l + 1]) - axis_elem(x, x->leaf[l]));
+    return n;
+}
+
 static bool widths(const arch *a, const shard_plan *s, uint32_t rank, plan *out)
 {
     const shard_rank *k = &s->rank[rank];
@@ -79,7 +88,10 @@ static bool widths(const arch *a, const shard_plan *s, uint32_t rank, plan *out)
                                  [W_SHARED] = k->shared.hi - k->shared.lo, [W_PART_SHARED] = a->hidden_size, [W_PART_EXPERT] = a->hidden_size,
                                  [W_ROUTER] = a->n_experts, [W_ROUTE] = 2 * (uint64_t)a->experts_used,
                                  [W_PAIRS] = 2 * (uint64_t)a->experts_used + k->expert.hi - k->expert.lo + 1, [W_PAIR_X] = a->hidden_size,
-                                 [W_PAIR_H] = a->moe_ffn_size, [W_ONE] = 1};
+                                 [W_PAIR_H] = a->moe_ffn_size, [W_ONE] = 1, [W_GROUPS_HIDDEN] = group_floats(a->hidden_size),
+                                 [W_GROUPS_ATTN] = leaf_floats(&s->q, k->q_leaf), [W_GROUPS_FFN] = leaf_floats(&s->ffn, k->ffn_leaf),
+                                 [W_GROUPS_SHARED] = leaf_floats(&s->shared, k->shared_leaf),
+                                 [W_GROUPS_PAIR_X] = group_floats(a->hidden_size), [W_GROUPS_PAIR_H] = group_floats(a->moe_ffn_size)};
     for (int i = 0; i < W_COUNT; i++) {
         uint64_t v;
         if (!u64_align(w[i], 16, &v) || v > UINT32_MAX) return false;
@@ -90,7 +102,7 @@ static bool widths(const arch *a, const shard_plan *s, uint32_t rank, plan *out)
     out->leaves[W_PART_DOWN] = k->ffn_leaf.hi - k->ffn_leaf.lo;
     out->leaves[W_PART_SHARED] = k->shared_leaf.hi - k->shared_leaf.lo;
     out->leaves[W_PART_EXPERT] = k->expert_leaf.hi - k->expert_leaf.lo;
-    out->leaves[W_PAIR_X] = out->leaves[W_PAIR_H] = k->expert.hi > k->expert.lo ? a->experts_used : 0;
+    out->leaves[W_PAIR_X] = out->leaves[W_PAIR_H] = out->leaves[W_GROUPS_PAIR_X] = out->leaves[W_GROUPS_PAIR_H] = k->expert.hi > k->expert.lo ? a->experts_used : 0;
     return true;
 }
 

@@ -28,6 +28,35 @@ static uint16_t op(program *p, uint8_t what, uint8_t weight, uint16_t layer, uin
     return out;
 }
 
+static uint8_t groups_width(uint8_t weight)
+{
+    switch (weight) {
+    case WT_O: return W_GROUPS_ATTN;
+    case WT_DOWN: return W_GROUPS_FFN;
+    case WT_SH_DOWN: return W_GROUPS_SHARED;
+    case WT_EXP_GATE: case WT_EXP_UP: return W_GROUPS_PAIR_X;
+    case WT_EXP_DOWN: return W_GROUPS_PAIR_H;
+    default: return W_GROUPS_HIDDEN;
+    }
+}
+
+/* The groups of x when the weight takes quantized activations, made once for all weights that read x; else NO_SLOT. */
+static uint16_t groups(program *p, uint8_t weight, uint16_t layer, uint16_t x, uint16_t pairs)
+{
+    if (!p->quant || !(p->quant[layer] >> weight & 1)) return NO_SLOT;
+    if (p->groups_of == x) return p->groups;
+    p->groups_of = x;
+    p->groups = op(p, PROG_QUANT, weight, layer, groups_width(weight), x, NO_SLOT);
+    if (!p->failed) p->code[p->n_code - 1].in[2] = pairs;
+    return p->groups;
+}
+
+static uint16_t linear(program *p, uint8_t weight, uint16_t layer, uint8_t width, uint16_t x)
+{
+    uint16_t g = groups(p, weight, layer, x, NO_SLOT);
+    return op(p, PROG_LINEAR, weight, layer, width, x, g);
+}
+
 static void op_in_place(program *p, uint8_t what, uint8_t weight, uint16_t layer, uint16_t slot)
 {
     emit(p, (prog_instr){.op = what, .weight = weight, .layer = layer, .in = {slot, NO_SLOT, NO_SLOT}, .out = slot, .in_place = 1});
@@ -42,9 +71,9 @@ static void norm_by_sums(program *p, uint8_t weight, uint16_t layer, uint16_t sl
 /* Attention on the normed rows n; gives the partial sums of o_proj. */
 static uint16_t attention(program *p, const arch *a, uint16_t layer, uint16_t n)
 {
-    uint16_t q = op(p, PROG_LINEAR, WT_Q, layer, W_Q, n, NO_SLOT);
-    uint16_t k = op(p, PROG_LINEAR, WT_K, layer, W_K, n, NO_SLOT);
-    uint16_t v = op(p, PROG_LINEAR, WT_V, layer, W_V, n, NO_SLOT);
+    uint16_t q = linear(p, WT_Q, layer, W_Q, n);
+    uint16_t k = linear(p, WT_K, layer, W_K, n);
+    uint16_t v = linear(p, WT_V, layer, W_V, n);
     if (a->qk_norm == QK_NORM_HEAD || a->qk_norm == QK_NORM_EACH) {
         op_in_place(p, PROG_NORM, WT_NORM_Q, layer, q);
         op_in_place(p, PROG_NORM, WT_NORM_K, layer, k);
@@ -66,7 +95,7 @@ static uint16_t attention(program *p, const arch *a, uint16_t layer, uint16_t n)
     }
     emit(p, (prog_instr){.op = PROG_KV_WRITE, .layer = layer, .in = {k, v, NO_SLOT}, .out = NO_SLOT});
     uint16_t o = op(p, PROG_ATTN, WT_NONE, layer, W_ATTN, q, NO_SLOT);
-    return op(p, PROG_LINEAR, WT_O, layer, W_PART_O, o, NO_SLOT);
+    return linear(p, WT_O, layer, W_PART_O, o);
 }
 
 /* An operation on pairs, which reads the list of pairs as its last input. */
@@ -77,14 +106,21 @@ static uint16_t pair_op(program *p, uint8_t what, uint8_t weight, uint16_t layer
     return out;
 }
 
+/* The linear of each expert on its pairs; groups of x are for those experts that are q8 or q4. */
+static uint16_t experts(program *p, uint8_t weight, uint16_t layer, uint8_t width, uint16_t x, uint16_t pairs)
+{
+    uint16_t g = groups(p, weight, layer, x, pairs);
+    return pair_op(p, PROG_EXPERTS, weight, layer, width, x, g, pairs);
+}
+
 /* The shared expert on rows n: a dense feed-forward, added up over all ranks and weighed by its switch. */
 static uint16_t shared_expert(program *p, const arch *a, uint16_t layer, uint16_t n)
 {
-    uint16_t g = a->gated_ffn ? op(p, PROG_LINEAR, WT_SH_GATE, layer, W_SHARED, n, NO_SLOT) : NO_SLOT;
-    uint16_t u = op(p, PROG_LINEAR, WT_SH_UP, layer, W_SHARED, n, NO_SLOT);
+    uint16_t g = a->gated_ffn ? linear(p, WT_SH_GATE, layer, W_SHARED, n) : NO_SLOT;
+    uint16_t u = linear(p, WT_SH_UP, layer, W_SHARED, n);
     uint16_t h = op(p, PROG_ACT, WT_NONE, layer, W_SHARED, a->gated_ffn ? g : u, a->gated_ffn ? u : NO_SLOT);
-    uint16_t parts = op(p, PROG_LINEAR, WT_SH_DOWN, layer, W_PART_SHARED, h, NO_SLOT);
-    uint16_t weight = a->shared_switch ? op(p, PROG_LINEAR, WT_SH_SWITCH, layer, W_ONE, n, NO_SLOT) : NO_SLOT;
+    uint16_t parts = linear(p, WT_SH_DOWN, layer, W_PART_SHARED, h);
+    uint16_t weight = a->shared_switch ? linear(p, WT_SH_SWITCH, layer, W_ONE, n) : NO_SLOT;
     uint16_t sum = op(p, PROG_REDUCE, WT_SH_DOWN, layer, W_HIDDEN, parts, NO_SLOT);
     return a->shared_switch ? op(p, PROG_GATE, WT_NONE, layer, W_HIDDEN, sum, weight) : sum;
 }
@@ -92,14 +128,14 @@ static uint16_t shared_expert(program *p, const arch *a, uint16_t layer, uint16_
 /* Mixture of experts on rows n; gives partial sums, or with a shared expert the sum of all. */
 static uint16_t mixture(program *p, const arch *a, uint16_t layer, uint16_t n)
 {
-    uint16_t router = op(p, PROG_LINEAR, WT_ROUTER, layer, W_ROUTER, n, NO_SLOT);
+    uint16_t router = linear(p, WT_ROUTER, layer, W_ROUTER, n);
     uint16_t route = op(p, PROG_ROUTE, WT_NONE, layer, W_ROUTE, router, NO_SLOT);
     uint16_t pairs = op(p, PROG_PAIRS, WT_NONE, layer, W_PAIRS, route, NO_SLOT);
     uint16_t x = pair_op(p, PROG_GATHER, WT_NONE, layer, W_PAIR_X, n, NO_SLOT, pairs);
-    uint16_t g = a->gated_ffn ? pair_op(p, PROG_EXPERTS, WT_EXP_GATE, layer, W_PAIR_H, x, NO_SLOT, pairs) : NO_SLOT;
-    uint16_t u = pair_op(p, PROG_EXPERTS, WT_EXP_UP, layer, W_PAIR_H, x, NO_SLOT, pairs);
+    uint16_t g = a->gated_ffn ? experts(p, WT_EXP_GATE, layer, W_PAIR_H, x, pairs) : NO_SLOT;
+    uint16_t u = experts(p, WT_EXP_UP, layer, W_PAIR_H, x, pairs);
     uint16_t h = pair_op(p, PROG_PAIR_ACT, WT_NONE, layer, W_PAIR_H, a->gated_ffn ? g : u, a->gated_ffn ? u : NO_SLOT, pairs);
-    uint16_t y = pair_op(p, PROG_EXPERTS, WT_EXP_DOWN, layer, W_PAIR_X, h, NO_SLOT, pairs);
+    uint16_t y = experts(p, WT_EXP_DOWN, layer, W_PAIR_X, h, pairs);
     uint16_t parts = pair_op(p, PROG_MIX, WT_NONE, layer, W_PART_EXPERT, y, route, pairs);
     if (a->shared_ffn_size == 0) return parts;
     return op(p, PROG_REDUCE, WT_NONE, layer, W_HIDDEN, parts, shared_expert(p, a, layer, n));
@@ -109,10 +145,10 @@ static uint16_t mixture(program *p, const arch *a, uint16_t layer, uint16_t n)
 static uint16_t feed_forward(program *p, const arch *a, uint16_t layer, uint16_t n)
 {
     if (a->layer_moe[layer]) return mixture(p, a, layer, n);
-    uint16_t g = a->gated_ffn ? op(p, PROG_LINEAR, WT_GATE, layer, W_FFN, n, NO_SLOT) : NO_SLOT;
-    uint16_t u = op(p, PROG_LINEAR, WT_UP, layer, W_FFN, n, NO_SLOT);
+    uint16_t g = a->gated_ffn ? linear(p, WT_GATE, layer, W_FFN, n) : NO_SLOT;
+    uint16_t u = linear(p, WT_UP, layer, W_FFN, n);
     uint16_t h = op(p, PROG_ACT, WT_NONE, layer, W_FFN, a->gated_ffn ? g : u, a->gated_ffn ? u : NO_SLOT);
-    return op(p, PROG_LINEAR, WT_DOWN, layer, W_PART_DOWN, h, NO_SLOT);
+    return linear(p, WT_DOWN, layer, W_PART_DOWN, h);
 }
 
 static uint16_t add_scaled(program *p, uint8_t weight, uint16_t layer, uint16_t parts, uint16_t x)
@@ -144,14 +180,15 @@ static uint16_t block(program *p, const arch *a, uint16_t layer, uint16_t x)
 
 static tess_status finish(program *p, tess_error *err)
 {
+    p->quant = NULL;
     if (!p->failed) return TESS_OK;
     program_free(p);
     return ERR(err, TESS_E_NOMEM, "no memory for the list of operations");
 }
 
-tess_status program_body(const arch *a, const mem *m, program *out, tess_error *err)
+tess_status program_body(const arch *a, const uint32_t *quant, const mem *m, program *out, tess_error *err)
 {
-    *out = (program){.m = m, .in_slot = NO_SLOT};
+    *out = (program){.m = m, .in_slot = NO_SLOT, .quant = quant, .groups_of = NO_SLOT};
     uint16_t x = op(out, PROG_EMBED, WT_NONE, 0, W_HIDDEN, NO_SLOT, NO_SLOT);
     if (a->learned_pos) x = op(out, PROG_REDUCE, WT_NONE, 0, W_HIDDEN, op(out, PROG_EMBED, WT_POS, 0, W_HIDDEN, NO_SLOT, NO_SLOT), x);
     if (a->embed_norm) x = op(out, PROG_NORM, WT_NORM_EMBED, 0, W_HIDDEN, x, NO_SLOT);
@@ -160,13 +197,14 @@ tess_status program_body(const arch *a, const mem *m, program *out, tess_error *
     return finish(out, err);
 }
 
-tess_status program_head(const arch *a, const mem *m, program *out, tess_error *err)
+tess_status program_head(const arch *a, bool quant, const mem *m, program *out, tess_error *err)
 {
     UNUSED(a);
-    *out = (program){.m = m};
+    const uint32_t head = 1u << WT_HEAD;
+    *out = (program){.m = m, .quant = quant ? &head : NULL, .groups_of = NO_SLOT};
     out->in_slot = slot_new(out, W_HIDDEN, false);
     uint16_t n = op(out, PROG_NORM, WT_NORM_FINAL, 0, W_HIDDEN, out->in_slot, NO_SLOT);
-    out->out_slot = op(out, PROG_LINEAR, WT_HEAD, 0, W_LOGITS, n, NO_SLOT);
+    out->out_slot = linear(out, WT_HEAD, 0, W_LOGITS, n);
     op_in_place(out, PROG_LOGITS, WT_NONE, 0, out->out_slot);
     return finish(out, err);
 }

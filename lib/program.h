@@ -12,13 +12,15 @@
 #include "model.h"
 
 enum { PROG_EMBED = 1, PROG_NORM, PROG_LINEAR, PROG_ROPE, PROG_KV_WRITE, PROG_ATTN, PROG_ACT, PROG_REDUCE, PROG_LOGITS,
+       PROG_QUANT /* in[0] as groups for q8 and q4 weights; weight names one that reads them; in[2]: of pairs */,
        PROG_HEAD_SUMS /* squares of each head */, PROG_NORM_SUMS /* in[0] normed by the sums in[1] of all ranks */,
        PROG_ROUTE /* router logits to ids and weights */, PROG_PAIRS /* ids to the list of pairs */, PROG_GATHER /* rows to pairs */,
        PROG_EXPERTS /* linear of each expert on its pairs */, PROG_PAIR_ACT, PROG_MIX /* pairs to partials */, PROG_GATE, PROG_CLAMP };
 /* Width of a slot in floats per row, by what it holds; partials have one such row per leaf of the rank, pairs (a row
  * and one of its experts) one per expert used. */
 enum { W_HIDDEN = 0, W_Q, W_K, W_V, W_ATTN, W_FFN, W_PART_O, W_PART_DOWN, W_LOGITS, W_SUMS,
-       W_SHARED, W_PART_SHARED, W_PART_EXPERT, W_ROUTER, W_ROUTE, W_PAIRS, W_PAIR_X, W_PAIR_H, W_ONE, W_COUNT };
+       W_SHARED, W_PART_SHARED, W_PART_EXPERT, W_ROUTER, W_ROUTE, W_PAIRS, W_PAIR_X, W_PAIR_H, W_ONE,
+       W_GROUPS_HIDDEN, W_GROUPS_ATTN, W_GROUPS_FFN, W_GROUPS_SHARED, W_GROUPS_PAIR_X, W_GROUPS_PAIR_H /* op_group [group][row of the run] */, W_COUNT };
 /* Weights that an instruction names; layer tells which. */
 enum { WT_NONE = 0, WT_Q, WT_K, WT_V, WT_O, WT_GATE, WT_UP, WT_DOWN, WT_HEAD, WT_POS,
        WT_ROUTER, WT_SH_GATE, WT_SH_UP, WT_SH_DOWN, WT_SH_SWITCH, WT_EXP_GATE, WT_EXP_UP, WT_EXP_DOWN,
@@ -31,7 +33,7 @@ typedef struct {
     uint8_t in_place;   /* out is in[0] */
     uint8_t scaled;     /* reduce: times the model's residual_scale */
     uint16_t layer;
-    uint16_t in[3];     /* NO_SLOT = none; meaning by op: linear x; act gate, up; kv_write k, v; reduce partials, residual */
+    uint16_t in[3];     /* NO_SLOT = none; meaning by op: linear x, groups of x; act gate, up; kv_write k, v; reduce partials, residual */
     uint16_t out;
 } prog_instr;
 typedef struct { uint8_t width; bool shared; /* read by other ranks */ uint32_t first, last; /* instructions, by plan_make */ uint64_t off; } prog_slot;
@@ -42,11 +44,14 @@ typedef struct {
     prog_slot *slots;
     size_t n_slots, cap_slots;
     uint16_t in_slot, out_slot; /* head: hidden rows in; body: hidden rows out; head: logits out */
+    const uint32_t *quant;      /* while building: see program_body */
+    uint16_t groups_of, groups; /* while building: the slot quantized last, and its groups */
     bool failed;
 } program;
 
-tess_status program_body(const arch *a, const mem *m, program *out, tess_error *err);
-tess_status program_head(const arch *a, const mem *m, program *out, tess_error *err);
+/* quant: of each layer the bits 1 << WT_* of the weights that take quantized activations; NULL: none do. */
+tess_status program_body(const arch *a, const uint32_t *quant, const mem *m, program *out, tess_error *err);
+tess_status program_head(const arch *a, bool quant, const mem *m, program *out, tess_error *err);
 void program_free(program *p);
 
 /* plan.c */

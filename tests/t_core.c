@@ -130,10 +130,11 @@ static void plans_are_sound(void **state)
             shard_plan s;
             program p;
             plan l;
+            const uint32_t bits[] = {qk ? UINT32_MAX : 1u << WT_K | 1u << WT_DOWN, UINT32_MAX, 0, 0}, *quant = kind % 2 ? bits : NULL;
             a.block_kind = kind;
             a.qk_norm = qk;
             assert_int_equal(shard_make(&a, 4, NULL, &s, NULL), TESS_OK);
-            assert_int_equal(program_body(&a, &mem_libc, &p, NULL), TESS_OK);
+            assert_int_equal(program_body(&a, quant, &mem_libc, &p, NULL), TESS_OK);
             for (uint32_t r = 0; r < 4; r++) {
                 assert_int_equal(plan_make(&p, &a, &s, r, 33, &l, NULL), TESS_OK);
                 check_plan(&p, &l);

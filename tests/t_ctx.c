@@ -17,7 +17,8 @@
 #include "tessera.h"
 
 enum { VOCAB = 320, PROMPT = 96, STEPS = 12 };
-static char model_path[512];
+static char model_path[512];      /* as in the source */
+static char quant_path[2][512];   /* q8, q4 */
 
 static int32_t prompt_id(int i, int salt) { return (i * 37 + 11 + salt * 101) % VOCAB; }
 
@@ -33,14 +34,21 @@ static int convert_model(void **state)
         if (access(cmd, R_OK) != 0) continue;
         snprintf(model_path, sizeof model_path, "%s/t_ctx-%ld.tess", build, (long)getpid());
         snprintf(cmd, sizeof cmd, "'%s/bin/convert-hf' '%s/models/mistral-window' -o '%s' --tp 2 --force >/dev/null", build, roots[i], model_path);
-        return system(cmd);
+        if (system(cmd) != 0) return 1;
+        for (int t = 0; t < 2; t++) {
+            const char *type = t ? "q4" : "q8";
+            snprintf(quant_path[t], sizeof quant_path[t], "%s/t_ctx-%ld-%s.tess", build, (long)getpid(), type);
+            snprintf(cmd, sizeof cmd, "'%s/bin/convert-hf' '%s/models/mistral-window' -o '%s' --type %s --tp %d --force >/dev/null", build, roots[i],
+                     quant_path[t], type, t ? 1 : 3);
+            if (system(cmd) != 0) return 1;
+        }
     }
     return 0;
 }
 static int remove_model(void **state)
 {
     (void)state;
-    if (model_path[0]) unlink(model_path);
+    if (model_path[0]) unlink(model_path), unlink(quant_path[0]), unlink(quant_path[1]);
     return 0;
 }
 static void need_model(void)
@@ -63,7 +71,7 @@ static void on_logits(void *user, tess_seq seq, uint64_t pos, const float *logit
     r->n++;
 }
 
-static tess_model *open_model(unsigned ranks, unsigned threads)
+static tess_model *open_file(const char *path, unsigned ranks, unsigned threads)
 {
     tess_model_params p;
     tess_model *m;
@@ -71,9 +79,10 @@ static tess_model *open_model(unsigned ranks, unsigned threads)
     tess_model_params_init(&p);
     p.n_ranks = ranks;
     p.n_threads = threads;
-    if (tess_model_open(model_path, &p, &m, &e) != TESS_OK) fail_msg("%s", e.text);
+    if (tess_model_open(path, &p, &m, &e) != TESS_OK) fail_msg("%s", e.text);
     return m;
 }
+static tess_model *open_model(unsigned ranks, unsigned threads) { return open_file(model_path, ranks, threads); }
 
 static tess_ctx *open_ctx(tess_model *m, const tess_ctx_params *p)
 {
@@ -113,9 +122,9 @@ static unsigned drain(tess_ctx *c, tess_seq seq, int32_t *out)
     }
 }
 
-static void run(unsigned ranks, unsigned threads, unsigned chunk, unsigned page, int32_t kv, record *r, int32_t *out)
+static void run(const char *path, unsigned ranks, unsigned threads, unsigned chunk, unsigned page, int32_t kv, record *r, int32_t *out)
 {
-    tess_model *m = open_model(ranks, threads);
+    tess_model *m = open_file(path, ranks, threads);
     tess_ctx_params p;
     tess_ctx_params_init(&p);
     p.max_step_tokens = chunk;
@@ -141,10 +150,12 @@ static void same_bits_for_every_setting(void **state)
         {1, 2, 512, 32}, {1, 3, 7, 16}, {1, 1, 1, 64}, {2, 2, 512, 32}, {3, 3, 32, 16}, {4, 1, 7, 32}, {4, 8, 33, 64}, {8, 2, 5, 16},
     };
     need_model();
-    for (int kv = TESS_KV_F32; kv <= TESS_KV_F16; kv++) {
-        run(1, 1, 512, 32, kv, &want, ids);
+    for (int k = 0; k < 4; k++) { /* KV f32 and f16 with the float model; q8, q4 */
+        int kv = k == 1 ? TESS_KV_F16 : TESS_KV_F32;
+        const char *path = k < 2 ? model_path : quant_path[k - 2];
+        run(path, 1, 1, 512, 32, kv, &want, ids);
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-            run(cases[i].ranks, cases[i].threads, cases[i].chunk, cases[i].page, kv, &got, ids2);
+            run(path, cases[i].ranks, cases[i].threads, cases[i].chunk, cases[i].page, kv, &got, ids2);
             assert_memory_equal(ids, ids2, sizeof ids);
             assert_memory_equal(want.rows, got.rows, sizeof want.rows);
         }

@@ -1,5 +1,6 @@
 /* t_ops.c - kernels: ref.c against double precision, every other table against ref.c bit for bit, nothing written outside. */
 #include "ops_common.h"
+#include "quant.h"
 
 /* ---- functions ---- */
 static double ulps(float got, double want)
@@ -75,9 +76,36 @@ typedef struct {
     uint32_t n;
 } test_weight;
 
+/* Lane r, column k of a row block. */
+static double block_at(uint32_t dtype, const uint8_t *block, uint32_t r, uint32_t k)
+{
+    float v;
+    if (dtype != DT_Q8 && dtype != DT_Q4) {
+        dtype_to_f32(dtype, block + ((size_t)k * 8 + r) * (dtype == DT_F32 ? 4 : 2), &v, 1);
+        return (double)v;
+    }
+    const uint8_t *tile = block + (size_t)(k / 32) * quant_tile_bytes(dtype);
+    uint8_t one[Q8_BLOCK];
+    float group[32];
+    quant_get(dtype, tile, r, one);
+    quant_block_f32(dtype, one, group);
+    return (double)group[k % 32];
+}
+
+/* Random tiles; all codes occur, -128 of q8 included, also behind the end of K. Lanes outside [lane0, lane1) are NaN. */
+static void random_tile(uint32_t dtype, uint8_t *tile, uint32_t lane0, uint32_t lane1)
+{
+    for (uint32_t i = 0; i < quant_tile_bytes(dtype); i++) tile[i] = rnd(4) ? (uint8_t)rnd(256) : 0x80;
+    for (uint32_t r = 0; r < (dtype == DT_Q4 ? 16u : 8u); r++) {
+        uint16_t h = r % 8 < lane0 || r % 8 >= lane1 ? 0x7e01 : f32_to_f16(real() * (r < 8 ? 0.01f : 0.1f));
+        memcpy(tile + 2 * r, &h, 2);
+    }
+}
+
 /* A weight in parts and leaves; lanes outside the runs hold NaN, and so do the gaps between row blocks. */
 static void weight_make(test_weight *x, uint32_t dtype, uint32_t parts, uint32_t leaves, uint32_t rows, uint32_t n_k)
 {
+    bool quant = dtype_is_quant(dtype);
     size_t es = dtype == DT_F32 ? 4 : 2;
     *x = (test_weight){.w = {dtype, rows, n_k, leaves, parts, NULL}, .n = parts * leaves};
     x->w.runs = x->runs;
@@ -85,11 +113,15 @@ static void weight_make(test_weight *x, uint32_t dtype, uint32_t parts, uint32_t
         uint32_t row0 = rows * p / parts, skip = rnd(8), n_rows = rows * (p + 1) / parts - row0;
         for (uint32_t l = 0; l < leaves; l++) {
             uint32_t k0 = n_k * l / leaves, k = n_k * (l + 1) / leaves - k0, blocks = (skip + n_rows + 7) / 8, gap = rnd(3);
-            size_t stride = (size_t)(k + gap) * 8 * es;
+            size_t stride = quant ? (size_t)((k + 31) / 32 + gap) * quant_tile_bytes(dtype) : (size_t)(k + gap) * 8 * es;
             uint8_t *d = must(malloc(blocks * stride + 1));
             float nan = NAN;
-            for (size_t i = 0; i < blocks * stride / es; i++) dtype_from_f32(dtype, &nan, d + i * es, 1);
-            for (uint32_t r = skip; r < skip + n_rows; r++)
+            for (size_t i = 0; quant && i < blocks * stride; i += quant_tile_bytes(dtype)) {
+                uint32_t b = (uint32_t)(i / stride);
+                random_tile(dtype, d + i, b ? 0 : skip, MIN(8, skip + n_rows - b * 8));
+            }
+            for (size_t i = 0; !quant && i < blocks * stride / es; i++) dtype_from_f32(dtype, &nan, d + i * es, 1);
+            for (uint32_t r = skip; !quant && r < skip + n_rows; r++)
                 for (uint32_t i = 0; i < k; i++) {
                     float v = real();
                     dtype_from_f32(dtype, &v, d + r / 8 * stride + ((size_t)i * 8 + r % 8) * es, 1);
@@ -110,28 +142,58 @@ static double weight_at(const test_weight *x, uint32_t row, uint32_t l, uint32_t
     while (row >= x->runs[p * x->w.n_leaves].row0 + x->runs[p * x->w.n_leaves].n_rows) p++;
     const op_run *r = &x->runs[p * x->w.n_leaves + l];
     uint32_t at = row - r->row0 + r->row_skip;
-    float v;
-    dtype_to_f32(x->w.dtype, r->data + at / 8 * r->block_stride + ((size_t)k * 8 + at % 8) * (x->w.dtype == DT_F32 ? 4 : 2), &v, 1);
-    return (double)v;
+    return block_at(x->w.dtype, r->data + at / 8 * r->block_stride, at % 8, k);
 }
 
-static void linear_case(uint32_t dtype, uint32_t rows, uint32_t n_k, uint32_t tokens, bool versus_double)
+/* The groups of x for w, made by both tables and compared; also writes what they stand for to x. */
+static op_group *groups_make(const test_weight *w, float *x, size_t xs, uint32_t tokens)
+{
+    uint32_t leaf[8], n = 0;
+    for (uint32_t l = 0; l < w->w.n_leaves; l++) leaf[l] = w->runs[l].n_k, n += (leaf[l] + 31) / 32;
+    size_t len = (size_t)n * tokens * sizeof(op_group) / sizeof(float);
+    float *y[2] = {guarded(len), guarded(len)};
+    op_quant_args a = {.x = x, .xs = xs, .n_tokens = tokens, .n_leaves = w->w.n_leaves, .leaf_k = leaf};
+    for (int i = 0; i < 2; i++) {
+        a.y = (op_group *)(void *)y[i];
+        EACH_THREAD((i && fast ? fast : &op_table_ref)->quant, &a, between(1, 5));
+        check_equal("groups", y[i], y[i], len, 1, len, MAX(len, 1u));
+    }
+    for (size_t i = 0; i < (size_t)n * tokens; i++) {
+        const op_group *g = (const op_group *)(void *)y[0] + i, *h = (const op_group *)(void *)y[1] + i;
+        if (!same(g->d, h->d) || !same(g->s, h->s) || memcmp(g->q, h->q, 32) != 0) fail_msg("group %zu differs", i);
+    }
+    for (uint32_t l = 0, g = 0, col = 0; l < w->w.n_leaves; col += leaf[l], g += (leaf[l] + 31) / 32, l++)
+        for (uint32_t t = 0; t < tokens; t++)
+            for (uint32_t k = 0; k < leaf[l]; k++) {
+                const op_group *at = (const op_group *)(void *)y[0] + (size_t)(g + k / 32) * tokens + t;
+                float v = at->d * (float)at->q[k % 32], *old = &x[t * xs + col + k];
+                if (!(fabsf(v - *old) <= at->d * 0.50001f)) fail_msg("group: %g became %g", (double)*old, (double)v);
+                *old = v;
+            }
+    release(y[1]);
+    return (op_group *)(void *)y[0];
+}
+
+enum { GROUPS = 1, VERSUS_DOUBLE = 2 };
+static void linear_case(uint32_t dtype, uint32_t rows, uint32_t n_k, uint32_t tokens, uint32_t what)
 {
     test_weight w;
     uint32_t leaves = rnd(3) ? 1 : between(1, MIN(8u, n_k));
     weight_make(&w, dtype, between(1, MIN(4u, rows)), leaves, rows, n_k);
     size_t xs = n_k + rnd(5), ys = rows + rnd(5), yl = ys * tokens, n = yl * leaves;
     float *x = reals(xs * tokens), *bias = leaves == 1 && rnd(2) ? reals(rows) : NULL, *y[2] = {guarded(n), guarded(n)};
-    op_linear_args a = {.w = &w.w, .bias = bias, .x = x, .xs = xs, .n_tokens = tokens, .y = y[0], .ys = ys, .yl = yl};
+    op_group *groups = what & GROUPS ? groups_make(&w, x, xs, tokens) : NULL;
+    op_linear_args a = {.w = &w.w, .bias = bias, .x = groups ? NULL : x, .xs = xs, .n_tokens = tokens, .y = y[0], .ys = ys, .yl = yl, .xq = groups, .xqs = tokens};
     EACH_THREAD(op_table_ref.linear, &a, between(1, 5));
-    for (uint32_t l = 0; versus_double && l < leaves; l++)
+    for (uint32_t l = 0; what & VERSUS_DOUBLE && l < leaves; l++)
         for (uint32_t t = 0; t < tokens; t++)
             for (uint32_t r = 0; r < rows; r++) {
                 double s = 0, abs = 1e-3;
                 for (uint32_t k = 0; k < w.runs[l].n_k; k++) {
                     double v = weight_at(&w, r, l, k) * (double)x[t * xs + w.runs[l].k0 + k];
-                    s += v, abs += fabs(v);
+                    s += v, abs += fabs(v) + (dtype == DT_Q4 ? 0.4 * fabs((double)x[t * xs + w.runs[l].k0 + k]) : 0);
                 }
+                if (bias) abs += fabs((double)bias[r]);
                 check_near("linear", bias ? s + (double)bias[r] : s, y[0][l * yl + t * ys + r], abs * 3e-6);
             }
     if (fast) {
@@ -141,25 +203,101 @@ static void linear_case(uint32_t dtype, uint32_t rows, uint32_t n_k, uint32_t to
     }
     check_equal("linear, ref", y[0], y[0], n, tokens * (size_t)leaves, rows, ys);
     release(y[0]), release(y[1]);
+    if (groups) release((float *)(void *)groups);
     free(x), free(bias);
     weight_free(&w);
 }
 
+static const struct { uint32_t dtype, what; } kinds[] = {
+    {DT_F32, 0}, {DT_F16, 0}, {DT_BF16, 0}, {DT_Q8, GROUPS}, {DT_Q4, GROUPS}, {DT_Q8, 0}, {DT_Q4, 0},
+};
 static void linear_is_right(void **state)
 {
     (void)state;
-    for (int i = 0; i < 60; i++) linear_case(floats[i % 3], between(1, 40), between(1, 90), between(1, 9), true);
+    for (size_t i = 0; i < 20 * ARRAY_LEN(kinds); i++) {
+        size_t k = i % ARRAY_LEN(kinds);
+        linear_case(kinds[k].dtype, between(1, 40), between(1, 90), between(1, 9), kinds[k].what | VERSUS_DOUBLE);
+    }
 }
 static void linear_is_equal(void **state)
 {
     (void)state;
     for (uint32_t rows = 1; rows <= 70; rows++)
-        for (int d = 0; d < 3; d++) linear_case(floats[d], rows, between(1, 350) * 2 - 1, between(1, 33), false);
+        for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
+            linear_case(kinds[k].dtype, rows, between(1, 350) * 2 - 1, between(1, 33), kinds[k].what);
     for (uint32_t tokens = 1; tokens <= 33; tokens++)
-        for (int d = 0; d < 3; d++) linear_case(floats[d], between(1, 70), between(1, 100), tokens, false);
-    linear_case(DT_BF16, 40, 2000, 13, false); /* K and tokens are cut in blocks */
-    linear_case(DT_F16, 24, 9000, 20, false);
-    linear_case(DT_F32, 17, 40, 230, false);
+        for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
+            linear_case(kinds[k].dtype, between(1, 70), between(1, 100), tokens, kinds[k].what);
+    linear_case(DT_BF16, 40, 2000, 13, 0); /* K and tokens are cut in blocks */
+    linear_case(DT_F16, 24, 9000, 20, 0);
+    linear_case(DT_F32, 17, 40, 230, 0);
+    for (uint32_t t = DT_Q8; t <= DT_Q4; t++) {
+        linear_case(t, 41, 100, 300, GROUPS);
+        linear_case(t, 17, 1000, 140, 0);
+    }
+}
+
+/* Extreme codes and activations: no sum saturates or wraps. */
+static void extremes_are_exact(void **state)
+{
+    (void)state;
+    for (uint32_t dt = DT_Q8; dt <= DT_Q4; dt++)
+        for (uint32_t i = 0; i < 40; i++) {
+            const uint8_t codes[] = {0x80, 0x81, 0x7f, 0xff, 0xf0, 0x0f, 0};
+            uint32_t tokens = i % 2 ? between(1, 4) : between(5, 20), what = i / 2;
+            test_weight w;
+            weight_make(&w, dt, 1, 1, 8, 64);
+            uint8_t *d = w.data[0] + w.runs[0].row_skip / 8;
+            for (size_t b = 0; b < (w.runs[0].row_skip + 15) / 8 * 2; b++) {
+                uint8_t *tile = d + b / 2 * w.runs[0].block_stride + b % 2 * quant_tile_bytes(dt);
+                for (uint32_t k = dt == DT_Q8 ? 16 : 32; k < quant_tile_bytes(dt); k++) tile[k] = codes[what < 6 ? what : rnd(7)];
+            }
+            float *x = must(malloc(64 * tokens * sizeof *x)), y[2][20 * 8];
+            for (uint32_t k = 0; k < 64 * tokens; k++) x[k] = what % 3 == 0 || (what % 3 == 1 && k % 2) || (what > 6 && rnd(2)) ? -127.0f : 127.0f;
+            op_group *g = groups_make(&w, x, 64, tokens);
+            for (int k = 0; k < 2; k++) {
+                op_linear_args a = {.w = &w.w, .n_tokens = tokens, .y = y[k], .ys = 8, .xq = g, .xqs = tokens};
+                (k && fast ? fast : &op_table_ref)->linear(&a, 0, 1);
+            }
+            for (uint32_t t = 0; t < tokens; t++)
+                for (uint32_t r = 0; r < 8; r++) {
+                    double s = 0, abs = 1e-3;
+                    for (uint32_t k = 0; k < 64; k++) {
+                        double v = weight_at(&w, r, 0, k) * (double)x[t * 64 + k];
+                        s += v, abs += fabs(v) + 60;
+                    }
+                    check_near("extreme", s, y[0][t * 8 + r], abs * 1e-6);
+                    if (!same(y[0][t * 8 + r], y[1][t * 8 + r])) fail_msg("extreme: token %u, row %u", t, r);
+                }
+            release((float *)(void *)g);
+            free(x);
+            weight_free(&w);
+        }
+}
+
+/* Groups of values that are hard: zero, subnormal, huge, not finite; what is not finite says so in its own group only. */
+static void hard_groups_are_equal(void **state)
+{
+    (void)state;
+    const float hard[] = {0, -0.0f, 1e-40f, 1e-31f, 1e-30f, 3e38f, -3.4e38f, NAN, INFINITY, -INFINITY};
+    for (uint32_t i = 0; i < 300; i++) {
+        uint32_t n = between(1, 100), leaf[1] = {n}, groups = (n + 31) / 32;
+        float *x = reals(n);
+        op_group y[2][4];
+        if (rnd(3) == 0) for (uint32_t k = 0; k < n; k++) x[k] *= rnd(2) ? 1e-30f : 1e-38f;
+        uint32_t at = rnd(n), h = rnd(ARRAY_LEN(hard));
+        x[at] = hard[h];
+        for (int k = 0; k < 2; k++) {
+            op_quant_args a = {.x = x, .xs = n, .n_tokens = 1, .n_leaves = 1, .leaf_k = leaf, .y = y[k]};
+            (k && fast ? fast : &op_table_ref)->quant(&a, 0, 1);
+        }
+        for (uint32_t g = 0; g < groups; g++) {
+            if (!same(y[0][g].d, y[1][g].d) || !same(y[0][g].s, y[1][g].s) || memcmp(y[0][g].q, y[1][g].q, 32) != 0) fail_msg("group %u differs", g);
+            assert_int_equal(isfinite(y[0][g].d), g != at / 32 || h < 7);
+            for (int k = 0; k < 32; k++) assert_true(y[0][g].q[k] != -128);
+        }
+        free(x);
+    }
 }
 
 static void embed_is_right(void **state)
@@ -168,7 +306,7 @@ static void embed_is_right(void **state)
     for (int i = 0; i < 60; i++) {
         test_weight w;
         uint32_t rows = between(1, 50), n = between(1, 150), lo = rnd(30), tokens = between(1, 12), threads = between(1, 5);
-        weight_make(&w, floats[i % 3], between(1, MIN(3u, rows)), 1, rows, n);
+        weight_make(&w, i % 5 < 3 ? floats[i % 5] : i % 5 == 3 ? DT_Q8 : DT_Q4, between(1, MIN(3u, rows)), 1, rows, n);
         size_t ys = n + rnd(4);
         float *y = guarded(ys * tokens), *want = guarded(ys * tokens), scale = rnd(2) ? 1.0f : 1.7f;
         int32_t ids[12];
@@ -465,6 +603,20 @@ static void bits_are_pinned(void **state)
     uint64_t h = hash64(y, sizeof y, 0);
     if (h != 0xca703a140a48d226) fail_msg("hash %016llx", (unsigned long long)h);
     weight_free(&tw);
+    uint64_t hq = 0;
+    for (uint32_t dt = DT_Q8; dt <= DT_Q4; dt++) {
+        const uint32_t leaf[] = {N};
+        op_group g[N / 32 * T];
+        rng = 88172645463325252u;
+        weight_make(&tw, dt, 1, 1, N, N);
+        op_quant_args q = {.x = x, .xs = N, .n_tokens = T, .n_leaves = 1, .leaf_k = leaf, .y = g};
+        op_table_ref.quant(&q, 0, 1);
+        op_linear_args a = {.w = &tw.w, .n_tokens = T, .y = y, .ys = N, .xq = g, .xqs = T};
+        op_table_ref.linear(&a, 0, 1);
+        hq = hash64(y, sizeof y, hq);
+        weight_free(&tw);
+    }
+    if (hq != 0x93e177c6f76efd88) fail_msg("hash of q8 and q4 %016llx", (unsigned long long)hq);
     free(x), free(w);
 }
 
@@ -492,6 +644,8 @@ int main(void)
         cmocka_unit_test(functions_are_equal),
         cmocka_unit_test(linear_is_right),
         cmocka_unit_test(linear_is_equal),
+        cmocka_unit_test(extremes_are_exact),
+        cmocka_unit_test(hard_groups_are_equal),
         cmocka_unit_test(embed_is_right),
         cmocka_unit_test(norm_is_right),
         cmocka_unit_test(norm_by_sums_is_right),

@@ -3,8 +3,9 @@
  *
  * Types: --type auto keeps the type of each float, q8 and q4 tensor; of GGUF blocks Q8_0 becomes q8, Q4_0 and Q4_1
  * q4, Q6_K q8 with a notice. A float type is for all tensors alike, vectors included, so that a checkpoint in one
- * type gives the same bytes from every format that holds it; q8 and q4 are for matrices, and vectors stay as they
- * are. Matrices are split along the axes of their role; vectors are whole.
+ * type gives the same bytes from every format that holds it; q8 and q4 are for matrices, and vectors and
+ * routers stay as they are. With q4 the tables of embeddings and the output head are q8: in 4 bits they alone cost SmolLM2-135M 1.9 % of
+ * its mean log-likelihood, all else 0.1 %. Matrices are split along the axes of their role; vectors are whole.
  */
 #include "convert.h"
 
@@ -42,12 +43,15 @@ static void progress(void *user, uint64_t done, uint64_t total)
 
 /* ---- tensors ---- */
 
-static uint32_t type_of(const convert_options *o, const src_tensor *t, bool matrix, bool *refit)
+static uint32_t type_of(const convert_options *o, const src_tensor *t, const weight *w, bool *refit)
 {
     const dtype_info *d = t->dtype < SRC_Q8_0 ? dtype_get(t->dtype) : NULL;
+    bool router = w->role == ROLE_ROUTER || w->role == ROLE_SH_SWITCH; /* few numbers, on which choices hang */
+    bool matrix = w->cols != 0 && !router, table = w->role == ROLE_EMBED || w->role == ROLE_HEAD || w->role == ROLE_POS_EMBED;
+    if (o->dtype == DT_Q4 && table) return DT_Q8;
     if (o->dtype && (matrix || !dtype_is_quant(o->dtype))) return o->dtype;
     if (d) return t->dtype;
-    if (!matrix) return DT_BF16; /* a vector in blocks: no writer of GGUF files makes them */
+    if (!matrix) return DT_BF16; /* in blocks, which no writer of GGUF files makes of them */
     *refit |= t->dtype == SRC_Q6_K;
     return t->dtype == SRC_Q4_0 || t->dtype == SRC_Q4_1 ? DT_Q4 : DT_Q8;
 }
@@ -86,7 +90,7 @@ static tess_status add_tensor(const convert_options *o, job *j, ct_writer *w, ui
                    .expert = x->expert < 0 ? 0 : (uint32_t)x->expert,
                    .alias = x->alias < 0 ? CT_NO_ALIAS : (uint32_t)x->alias,
                    .split_dim = 255};
-    t.dtype = type_of(o, src, x->cols != 0, refit);
+    t.dtype = type_of(o, src, x, refit);
     t.src_dtype = src->dtype;
     uint32_t axis = !r || !x->cols ? AXIS_NONE : r->row_axis != AXIS_NONE ? r->row_axis : r->k_axis;
     if (axis != AXIS_NONE) {

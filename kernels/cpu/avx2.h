@@ -40,6 +40,9 @@ static inline uint32_t avx2_tile_cut(uint32_t n, uint32_t i)
 }
 
 void avx2_linear(const op_linear_args *a, uint32_t thread, uint32_t n_threads);
+/* The same for a share of q8 or q4 weights, avx2_quant.c. */
+void avx2_linear_quant(const op_linear_args *a, const run_share *s);
+void avx2_quant(const op_quant_args *a, uint32_t thread, uint32_t n_threads);
 void avx2_attn(const op_attn_args *a, uint32_t thread, uint32_t n_threads);
 
 /* ---- tails: the first n lanes ---- */
@@ -70,6 +73,21 @@ INLINE float lanes8_total(__m256 v)
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+/* Stores the lanes of row block b that belong to the run. */
+INLINE void store_block(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t, const float *acc)
+{
+    uint32_t lane0, lane1, row;
+    block_rows(s->run, b, &lane0, &lane1, &row);
+    float *y = a->y + s->leaf * a->yl + t * a->ys + row;
+    const float *bias = a->bias ? a->bias + row : NULL;
+    if (lane1 - lane0 == TILE_ROWS) {
+        __m256 v = _mm256_loadu_ps(acc);
+        _mm256_storeu_ps(y, bias ? _mm256_add_ps(v, _mm256_loadu_ps(bias)) : v);
+        return;
+    }
+    for (uint32_t i = 0; i < lane1 - lane0; i++) y[i] = bias ? acc[lane0 + i] + bias[i] : acc[lane0 + i];
 }
 
 /* ---- functions; see ref.c for what they compute ---- */

@@ -11,21 +11,6 @@
 
 enum { PAIR = 2 * TILE_ROWS, K_BLOCK = 768, T_BLOCK = 96, X_BYTES = 384 << 10, AHEAD = 1536 };
 
-/* Stores the lanes of row block b that belong to the run. */
-INLINE void store_block(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t, const float *acc)
-{
-    uint32_t lane0, lane1, row;
-    block_rows(s->run, b, &lane0, &lane1, &row);
-    float *y = a->y + s->leaf * a->yl + t * a->ys + row;
-    const float *bias = a->bias ? a->bias + row : NULL;
-    if (lane1 - lane0 == TILE_ROWS) {
-        __m256 v = _mm256_loadu_ps(acc);
-        _mm256_storeu_ps(y, bias ? _mm256_add_ps(v, _mm256_loadu_ps(bias)) : v);
-        return;
-    }
-    for (uint32_t i = 0; i < lane1 - lane0; i++) y[i] = bias ? acc[lane0 + i] + bias[i] : acc[lane0 + i];
-}
-
 static void linear_few(const op_linear_args *a, const run_share *s)
 {
     const op_run *r = s->run;
@@ -89,7 +74,8 @@ void avx2_linear(const op_linear_args *a, uint32_t thread, uint32_t n_threads)
     run_share s;
     while (run_walk_next(&walk, &s)) {
         if (a->n_tokens == 0) return;
-        if (a->n_tokens <= TILE_T) linear_few(a, &s);
+        if (dtype_is_quant(a->w->dtype)) avx2_linear_quant(a, &s);
+        else if (a->n_tokens <= TILE_T) linear_few(a, &s);
         else linear_many(a, &s);
     }
 }

@@ -279,6 +279,7 @@ static void avx2_gate(const op_switch_args *a, uint32_t thread, uint32_t n_threa
 
 const op_table op_table_avx2 = {
     .name = "avx2",
+    .quant = avx2_quant,
     .linear = avx2_linear,
     .embed = ref_embed,
     .norm = avx2_norm,

@@ -43,6 +43,8 @@ enum { ATTN_CHUNK = 256 }; /* positions per chunk of attention, part of the nume
 #define GELU_C7 -0x1.5a737ep-3f
 #define GELU_C8 0x1.3a64e4p-5f
 
+#define QUANT_MIN 0x1p-100f /* groups whose amax is below it are 0: 127 / amax stays finite */
+
 #define GELU_TANH_A -0x1.988454p+0f /* -2 * sqrt(2 / pi) */
 #define GELU_TANH_B 0x1.6e4e26p-5f  /* 0.044715 */
 
@@ -58,6 +60,15 @@ static inline void block_rows(const op_run *r, uint64_t b, uint32_t *lane0, uint
     *lane0 = b ? 0 : r->row_skip;
     *lane1 = (uint32_t)MIN((uint64_t)TILE_ROWS, last - first);
     *row = r->row0 + (uint32_t)(first + *lane0 - r->row_skip);
+}
+
+static inline uint32_t tile_bytes(uint32_t dtype) { return dtype == DT_Q8 ? Q8_TILE : Q4_TILE; }
+/* Groups of the leaves before `leaf`: where its groups begin in a row of quantized activations. */
+static inline uint32_t groups_before(const op_weight *w, uint32_t leaf)
+{
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < leaf; l++) n += (w->runs[l].n_k + GROUP_K - 1) / GROUP_K;
+    return n;
 }
 
 /* A thread's part of a weight: walks the runs in order and yields in each the row blocks [b0, b1) of the share. All row
@@ -118,6 +129,35 @@ static inline bool cell_walk_next(cell_walk *c, uint32_t *t, uint32_t *c0, uint3
     *c0 = (uint32_t)first * CELL;
     *c1 = MIN(c->n, (uint32_t)last * CELL);
     c->at += last - first;
+    return true;
+}
+
+/* ---- groups of activations: a share of (token, group) pairs, token by token ---- */
+typedef struct {
+    const op_quant_args *a;
+    uint64_t at, end;
+    uint32_t n_groups;
+} group_walk;
+static inline group_walk group_walk_start(const op_quant_args *a, uint32_t thread, uint32_t n_threads)
+{
+    group_walk w = {.a = a};
+    for (uint32_t l = 0; l < a->n_leaves; l++) w.n_groups += (a->leaf_k[l] + GROUP_K - 1) / GROUP_K;
+    pool_share((uint64_t)w.n_groups * a->n_tokens, 1, thread, n_threads, &w.at, &w.end);
+    return w;
+}
+/* The n columns at *x to the group at *y. */
+static inline bool group_walk_next(group_walk *w, const float **x, uint32_t *n, op_group **y)
+{
+    if (w->at >= w->end) return false;
+    const op_quant_args *a = w->a;
+    uint64_t t = w->at / w->n_groups;
+    uint32_t g = (uint32_t)(w->at % w->n_groups), l = 0, i = g, in_leaf;
+    size_t col = 0;
+    w->at++;
+    while (i >= (in_leaf = (a->leaf_k[l] + GROUP_K - 1) / GROUP_K)) i -= in_leaf, col += a->leaf_k[l++];
+    *x = a->x + t * a->xs + col + (size_t)i * GROUP_K;
+    *n = MIN((uint32_t)GROUP_K, a->leaf_k[l] - i * GROUP_K);
+    *y = a->y + (size_t)g * a->n_tokens + t;
     return true;
 }
 

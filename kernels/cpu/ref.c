@@ -117,18 +117,83 @@ static float widen(uint32_t dt, const uint8_t *p, size_t i)
 static float lanes8_total(const float s[8]) { return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])); }
 
 /* ---- weights times activations ---- */
+/* Code of lane r, element i of a tile of q8 or q4. */
+static int32_t tile_code(uint32_t dt, const uint8_t *tile, uint32_t r, uint32_t i)
+{
+    if (dt == DT_Q8) return (int8_t)tile[16 + i / 4 * 32 + 4 * r + i % 4];
+    return tile[32 + i / 8 * 32 + 4 * r + i % 4] >> (i % 8 < 4 ? 0 : 4) & 15;
+}
+static float tile_scale(const uint8_t *tile, uint32_t r) { return f16_to_f32(rd16(tile + 2 * r)); }
+static float tile_min(const uint8_t *tile, uint32_t r) { return f16_to_f32(rd16(tile + 16 + 2 * r)); }
+
+/* Lane r, column k of a row block of any type. */
+static float block_value(uint32_t dt, const uint8_t *block, uint32_t r, uint32_t k)
+{
+    if (!dtype_is_quant(dt)) return widen(dt, block, (size_t)k * TILE_ROWS + r);
+    const uint8_t *tile = block + (size_t)(k / GROUP_K) * tile_bytes(dt);
+    float v = tile_scale(tile, r) * (float)tile_code(dt, tile, r, k % GROUP_K); /* exact: 11 and 8 bits */
+    return dt == DT_Q4 ? v + tile_min(tile, r) : v;
+}
+
+static void linear_dot(const op_linear_args *a, const run_share *s, const uint8_t *w, uint32_t t, float acc[TILE_ROWS])
+{
+    const float *x = a->x + t * a->xs + s->run->k0;
+    for (uint32_t k = 0; k < s->run->n_k; k++)
+        for (uint32_t i = 0; i < TILE_ROWS; i++) acc[i] = fmaf(block_value(a->w->dtype, w, i, k), x[k], acc[i]);
+}
+
+static void linear_groups(const op_linear_args *a, const run_share *s, const uint8_t *w, uint32_t t, float acc[TILE_ROWS])
+{
+    const op_group *x = a->xq + groups_before(a->w, s->leaf) * a->xqs + t;
+    for (uint32_t k = 0; k < s->run->n_k; k += GROUP_K, w += tile_bytes(a->w->dtype), x += a->xqs)
+        for (uint32_t i = 0; i < TILE_ROWS; i++) {
+            int32_t dot = 0;
+            for (uint32_t j = 0; j < GROUP_K; j++) dot += tile_code(a->w->dtype, w, i, j) * x->q[j];
+            acc[i] = fmaf((float)dot, tile_scale(w, i) * x->d, acc[i]);
+            if (a->w->dtype == DT_Q4) acc[i] = fmaf(tile_min(w, i), x->s, acc[i]);
+        }
+}
+
 static void linear_block(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t)
 {
     const op_run *r = s->run;
     const uint8_t *w = r->data + b * r->block_stride;
-    const float *x = a->x + t * a->xs + r->k0;
     float acc[TILE_ROWS] = {0};
-    for (uint32_t k = 0; k < r->n_k; k++)
-        for (uint32_t i = 0; i < TILE_ROWS; i++) acc[i] = fmaf(widen(a->w->dtype, w, (size_t)k * TILE_ROWS + i), x[k], acc[i]);
+    if (a->xq && dtype_is_quant(a->w->dtype)) linear_groups(a, s, w, t, acc);
+    else linear_dot(a, s, w, t, acc);
     uint32_t lane0, lane1, row;
     block_rows(r, b, &lane0, &lane1, &row);
     float *y = a->y + s->leaf * a->yl + t * a->ys;
     for (uint32_t i = lane0; i < lane1; i++, row++) y[row] = a->bias ? acc[i] + a->bias[row] : acc[i];
+}
+
+/* Nearest even by the magic number, as a vector conversion rounds. */
+static int32_t round_even(float x) { return (int32_t)(bits_of(x + 0x1.8p23f) - 0x4b400000u); }
+
+static void quant_group(const float *x, uint32_t n, op_group *y)
+{
+    uint32_t top = 0; /* magnitudes compare as their bits do, NaN above infinity */
+    int32_t sum = 0;
+    memset(y, 0, sizeof *y);
+    for (uint32_t i = 0; i < n; i++) top = MAX(top, bits_of(x[i]) & 0x7fffffff);
+    if (top >= 0x7f800000) y->d = y->s = NAN;
+    float amax = float_of(top);
+    if (top >= 0x7f800000 || amax < QUANT_MIN) return;
+    float inv = 127.0f / amax;
+    for (uint32_t i = 0; i < n; i++) {
+        y->q[i] = (int8_t)round_even(x[i] * inv);
+        sum += y->q[i];
+    }
+    y->d = amax / 127.0f;
+    y->s = y->d * (float)sum;
+}
+
+static void ref_quant(const op_quant_args *a, uint32_t thread, uint32_t n_threads)
+{
+    group_walk walk = group_walk_start(a, thread, n_threads);
+    const float *x;
+    op_group *y;
+    for (uint32_t n; group_walk_next(&walk, &x, &n, &y);) quant_group(x, n, y);
 }
 
 static void ref_linear(const op_linear_args *a, uint32_t thread, uint32_t n_threads)
@@ -151,7 +216,6 @@ static const op_run *run_of_row(const op_weight *w, uint32_t row)
 void ref_embed(const op_embed_args *a, uint32_t thread, uint32_t n_threads)
 {
     cell_walk walk = cell_walk_start(a->n_tokens, a->n, thread, n_threads);
-    size_t esize = a->w->dtype == DT_F32 ? 4 : 2;
     for (uint32_t t, c0, c1; cell_walk_next(&walk, &t, &c0, &c1);) {
         float *y = a->y + t * a->ys;
         int64_t id = a->ids[t];
@@ -162,8 +226,8 @@ void ref_embed(const op_embed_args *a, uint32_t thread, uint32_t n_threads)
             continue;
         }
         uint64_t at = (uint64_t)r->row_skip + (uint32_t)(id - a->row_lo) - r->row0;
-        const uint8_t *row = r->data + at / TILE_ROWS * r->block_stride + at % TILE_ROWS * esize;
-        for (uint32_t i = c0; i < c1; i++) y[i] = widen(a->w->dtype, row, (size_t)i * TILE_ROWS) * a->scale;
+        const uint8_t *block = r->data + at / TILE_ROWS * r->block_stride;
+        for (uint32_t i = c0; i < c1; i++) y[i] = block_value(a->w->dtype, block, at % TILE_ROWS, i) * a->scale;
     }
 }
 
@@ -399,6 +463,7 @@ void ref_clamp(const op_clamp_args *a, uint32_t thread, uint32_t n_threads)
 
 const op_table op_table_ref = {
     .name = "ref",
+    .quant = ref_quant,
     .linear = ref_linear,
     .embed = ref_embed,
     .norm = ref_norm,

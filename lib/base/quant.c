@@ -5,7 +5,7 @@
  * clipped). For each the codes are taken by rounding; scale and minimum follow from the codes by weighted least squares;
  * both are rounded to f16; the codes are taken anew for exactly these; and the trial with the smallest error is kept. The
  * plain rule (absmax / 127; minimum and (max - min) / 15) is among the trials, so no group is worse than by it in the
- * error that is minimized. Weights are the rms of the group plus the magnitude: errors of large weights count for more.
+ * error that is minimized. Weights of the errors are the magnitude plus a quarter of the rms: large values count for more.
  *
  * All loops run over 32 elements, the ones behind a short group having weight 0, so that compilers use vectors.
  */
@@ -36,7 +36,7 @@ static bool fit_open(fit *f, const float *x, uint32_t n)
     if (!isfinite(unit)) unit = 1;
     for (uint32_t i = 0; i < n; i++) sum += x[i] * unit * (x[i] * unit);
     float rms = sqrtf(sum / (float)n);
-    for (uint32_t i = 0; i < n; i++) f->w[i] = rms + fabsf(x[i] * unit) + 1e-6f;
+    for (uint32_t i = 0; i < n; i++) f->w[i] = 0.25f * rms + fabsf(x[i] * unit) + 1e-6f;
     return true;
 }
 

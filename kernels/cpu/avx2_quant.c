@@ -1,0 +1,285 @@
+/*
+ * avx2_quant.c - q8 and q4 weights, and activations as groups for them.
+ *
+ * Integers: a vector holds 4 columns of 8 rows; 4 activations are broadcast against it. vpmaddubsw wants one unsigned side:
+ * of q8 that is |w|, the sign going to the activation (|w| <= 128, |x| <= 127, so a pair is at most 32512 and never
+ * saturates); codes of q4 are unsigned themselves, and 8 products of a lane (at most 30480) still fit in 16 bits. All sums of
+ * a group are exact, so how they are taken is free; the f32 chain over groups is that of ref.c.
+ *
+ * Few tokens: a thread walks its row blocks as 4 (or 2) streams, as in avx2_linear.c; sums stay in registers.
+ * Many tokens: the codes of one tile stay in registers while up to T_BLOCK tokens pass, whose groups of one number lie one
+ * after another; the chains wait in a buffer. Four row blocks follow on each other, so that the groups come from L1.
+ * Without groups (compute f32) tiles are turned into floats and multiplied by avx2_tile.
+ */
+#include "avx2.h"
+
+enum { FEW = 4, T_BLOCK = 128, B_BLOCK = 4, AHEAD = 1536, F32_GROUPS = 12 };
+
+
+INLINE __m256i load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+INLINE __m256 load_f16x8(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p)); }
+INLINE __m256i four_of(const op_group *x, uint32_t j)
+{
+    int32_t v;
+    memcpy(&v, x->q + 4 * j, 4);
+    return _mm256_set1_epi32(v);
+}
+INLINE void q4_pair(const uint8_t *tile, uint32_t j, __m256i *lo, __m256i *hi)
+{
+    __m256i b = load256(tile + 32 + 32 * j), low = _mm256_set1_epi8(15);
+    *lo = _mm256_and_si256(b, low);
+    *hi = _mm256_and_si256(_mm256_srli_epi16(b, 4), low);
+}
+
+/* ---- one tile, one token at a time, codes from memory: for few tokens ---- */
+INLINE void dots_few(uint32_t dt, const uint8_t *tile, const op_group *x, uint32_t n_t, __m256i *dot)
+{
+    const __m256i ones = _mm256_set1_epi16(1);
+    const uint32_t steps = dt == DT_Q8 ? 8 : 4;
+    UNROLL for (uint32_t t = 0; t < n_t; t++) dot[t] = _mm256_setzero_si256();
+    UNROLL for (uint32_t j = 0; j < steps; j++)
+    {
+        __m256i w, hi;
+        if (dt == DT_Q8) w = load256(tile + 16 + 32 * j), hi = _mm256_abs_epi8(w);
+        else q4_pair(tile, j, &w, &hi);
+        UNROLL for (uint32_t t = 0; t < n_t; t++)
+        {
+            if (dt == DT_Q8) {
+                __m256i p = _mm256_maddubs_epi16(hi, _mm256_sign_epi8(four_of(x + t, j), w));
+                dot[t] = _mm256_add_epi32(dot[t], _mm256_madd_epi16(p, ones));
+            } else { /* 16-bit sums until the end */
+                dot[t] = _mm256_add_epi16(dot[t], _mm256_maddubs_epi16(w, four_of(x + t, 2 * j)));
+                dot[t] = _mm256_add_epi16(dot[t], _mm256_maddubs_epi16(hi, four_of(x + t, 2 * j + 1)));
+            }
+        }
+    }
+    if (dt == DT_Q4)
+        UNROLL for (uint32_t t = 0; t < n_t; t++) dot[t] = _mm256_madd_epi16(dot[t], ones);
+}
+
+INLINE __m256 add_group(uint32_t dt, __m256 acc, __m256i dot, __m256 d, __m256 m, const op_group *x)
+{
+    acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(d, set8(x->d)), acc);
+    return dt == DT_Q4 ? _mm256_fmadd_ps(m, set8(x->s), acc) : acc;
+}
+
+/* n_b streams by n_t tokens: acc[b * n_t + t][lane]; x: the leaf's first group, groups xqs apart. */
+INLINE void few_body(uint32_t dt, uint32_t n_b, uint32_t n_t, const uint8_t *const *w, uint32_t n_groups, const op_group *x,
+                     size_t xqs, float *out)
+{
+    __m256 acc[B_BLOCK * 2];
+    const uint8_t *p[B_BLOCK];
+    UNROLL for (uint32_t b = 0; b < n_b; b++) p[b] = w[b];
+    UNROLL for (uint32_t i = 0; i < n_b * n_t; i++) acc[i] = _mm256_setzero_ps();
+    for (uint32_t g = 0; g < n_groups; g++, x += xqs)
+        UNROLL for (uint32_t b = 0; b < n_b; b++)
+        {
+            __m256i dot[FEW];
+            for (uint32_t line = 0; line < tile_bytes(dt); line += 64)
+                _mm_prefetch((const char *)((uintptr_t)p[b] + line + AHEAD), _MM_HINT_T0);
+            dots_few(dt, p[b], x, n_t, dot);
+            __m256 d = load_f16x8(p[b]), m = dt == DT_Q4 ? load_f16x8(p[b] + 16) : d;
+            UNROLL for (uint32_t t = 0; t < n_t; t++)
+                acc[b * n_t + t] = add_group(dt, acc[b * n_t + t], dot[t], d, m, x + t);
+            p[b] += tile_bytes(dt);
+        }
+    UNROLL for (uint32_t i = 0; i < n_b * n_t; i++) _mm256_storeu_ps(out + 8 * i, acc[i]);
+}
+
+typedef void (*few_fn)(const uint8_t *const *w, uint32_t n_groups, const op_group *x, size_t xqs, float *out);
+#define FEW_FN(name, dt, n_b, n_t) \
+    static void name##_##n_t(const uint8_t *const *w, uint32_t n_groups, const op_group *x, size_t xqs, float *out) \
+    { \
+        few_body(dt, n_b, n_t, w, n_groups, x, xqs, out); \
+    }
+#define FEW_FNS(name, dt) FEW_FN(name, dt, 4, 1) FEW_FN(name, dt, 4, 2) FEW_FN(name, dt, 2, 3) FEW_FN(name, dt, 2, 4)
+FEW_FNS(q8, DT_Q8)
+FEW_FNS(q4, DT_Q4)
+
+static void quant_few(const op_linear_args *a, const run_share *s, const op_group *x)
+{
+    static const few_fn fns[2][FEW] = {{q8_1, q8_2, q8_3, q8_4}, {q4_1, q4_2, q4_3, q4_4}};
+    const op_run *r = s->run;
+    uint32_t n_t = a->n_tokens, n_b = n_t <= 2 ? 4 : 2, n_groups = (r->n_k + GROUP_K - 1) / GROUP_K;
+    uint64_t each = ceil_div(s->b1 - s->b0, n_b);
+    float acc[B_BLOCK * 2 * TILE_ROWS];
+    for (uint64_t i = 0; i < each; i++) {
+        const uint8_t *w[B_BLOCK];
+        uint64_t b[B_BLOCK];
+        for (uint32_t j = 0; j < n_b; j++) { /* the last stream may be shorter: it repeats a block, whose sums are dropped */
+            b[j] = s->b0 + j * each + i;
+            w[j] = r->data + (b[j] < s->b1 ? b[j] : s->b0 + i) * r->block_stride;
+        }
+        fns[a->w->dtype == DT_Q4][n_t - 1](w, n_groups, x, a->xqs, acc);
+        for (uint32_t j = 0; j < n_b && b[j] < s->b1; j++)
+            for (uint32_t t = 0; t < n_t; t++) store_block(a, s, b[j], t, acc + (j * n_t + t) * TILE_ROWS);
+    }
+}
+
+/* ---- one tile in registers, many tokens ---- */
+static void q8_many(const uint8_t *tile, const op_group *x, uint32_t n, float *acc)
+{
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256 d = load_f16x8(tile);
+    __m256i u[8];
+    UNROLL for (uint32_t j = 0; j < 8; j++) u[j] = _mm256_abs_epi8(load256(tile + 16 + 32 * j));
+    for (uint32_t t = 0; t < n; t++, x++, acc += TILE_ROWS) {
+        __m256i dot = _mm256_setzero_si256();
+        UNROLL for (uint32_t j = 0; j < 8; j++)
+        {
+            __m256i p = _mm256_maddubs_epi16(u[j], _mm256_sign_epi8(four_of(x, j), load256(tile + 16 + 32 * j)));
+            dot = _mm256_add_epi32(dot, _mm256_madd_epi16(p, ones));
+        }
+        _mm256_storeu_ps(acc, add_group(DT_Q8, _mm256_loadu_ps(acc), dot, d, d, x));
+    }
+}
+
+static void q4_many(const uint8_t *tile, const op_group *x, uint32_t n, float *acc)
+{
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256 d = load_f16x8(tile), m = load_f16x8(tile + 16);
+    __m256i u[8];
+    UNROLL for (uint32_t j = 0; j < 4; j++) q4_pair(tile, j, &u[2 * j], &u[2 * j + 1]);
+    for (uint32_t t = 0; t < n; t++, x++, acc += TILE_ROWS) {
+        __m256i dot = _mm256_maddubs_epi16(u[0], four_of(x, 0));
+        UNROLL for (uint32_t j = 1; j < 8; j++) dot = _mm256_add_epi16(dot, _mm256_maddubs_epi16(u[j], four_of(x, j)));
+        _mm256_storeu_ps(acc, add_group(DT_Q4, _mm256_loadu_ps(acc), _mm256_madd_epi16(dot, ones), d, m, x));
+    }
+}
+
+/* Row blocks [b, b + n_b) for tokens [t0, t0 + n). */
+static void quant_many(const op_linear_args *a, const run_share *s, const op_group *x, uint64_t b, uint32_t n_b, uint32_t t0,
+                       uint32_t n)
+{
+    const op_run *r = s->run;
+    uint32_t bytes = tile_bytes(a->w->dtype);
+    _Alignas(32) float acc[B_BLOCK][T_BLOCK * TILE_ROWS];
+    for (uint32_t j = 0; j < n_b; j++) memset(acc[j], 0, (size_t)n * TILE_ROWS * sizeof **acc);
+    const uint8_t *w = r->data + b * r->block_stride;
+    x += t0;
+    for (uint32_t k = 0; k < r->n_k; k += GROUP_K, w += bytes, x += a->xqs)
+        for (uint32_t j = 0; j < n_b; j++) {
+            const uint8_t *tile = w + j * r->block_stride;
+            for (uint32_t line = 0; line < bytes; line += 64)
+                _mm_prefetch((const char *)((uintptr_t)tile + 4 * bytes + line), _MM_HINT_T0);
+            if (a->w->dtype == DT_Q8) q8_many(tile, x, n, acc[j]);
+            else q4_many(tile, x, n, acc[j]);
+        }
+    for (uint32_t j = 0; j < n_b; j++)
+        for (uint32_t t = 0; t < n; t++) store_block(a, s, b + j, t0 + t, acc[j] + t * TILE_ROWS);
+}
+
+/* ---- as floats ---- */
+/* n groups of one row block to [k][8]. */
+static void tiles_to_f32(uint32_t dt, const uint8_t *tile, uint32_t n, float *out)
+{
+    for (uint32_t g = 0; g < n; g++, tile += tile_bytes(dt)) {
+        __m256 d = load_f16x8(tile), m = dt == DT_Q4 ? load_f16x8(tile + 16) : d;
+        for (uint32_t i = 0; i < GROUP_K; i++, out += TILE_ROWS) {
+            __m256i v; /* 8 lanes of 4 bytes: byte i % 4 of each, sign-extended */
+            uint32_t shift = 24 - 8 * (i % 4);
+            if (dt == DT_Q8) v = load256(tile + 16 + i / 4 * 32);
+            else {
+                v = load256(tile + 32 + i / 8 * 32);
+                if (i % 8 >= 4) v = _mm256_srli_epi16(v, 4);
+                v = _mm256_and_si256(v, _mm256_set1_epi8(15));
+            }
+            v = _mm256_srai_epi32(_mm256_slli_epi32(v, (int)shift), 24);
+            __m256 f = _mm256_mul_ps(d, _mm256_cvtepi32_ps(v));
+            _mm256_storeu_ps(out, dt == DT_Q4 ? _mm256_add_ps(f, m) : f);
+        }
+    }
+}
+
+/* Row blocks b and b + 1 (if in the share), tokens [t0, t0 + n). */
+static void quant_f32(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t0, uint32_t n)
+{
+    enum { PAIR = 2 * TILE_ROWS, STEP = F32_GROUPS * GROUP_K };
+    const op_run *r = s->run;
+    float w[2][STEP * TILE_ROWS], acc[T_BLOCK * PAIR];
+    uint32_t bytes = tile_bytes(a->w->dtype), k = 0, two = b + 1 < s->b1;
+    do {
+        uint32_t n_k = MIN((uint32_t)STEP, r->n_k - k), n_g = (n_k + GROUP_K - 1) / GROUP_K;
+        const uint8_t *tile = r->data + b * r->block_stride + (size_t)(k / GROUP_K) * bytes;
+        const uint8_t *wp[2] = {(const uint8_t *)w[0], (const uint8_t *)w[two]};
+        tiles_to_f32(a->w->dtype, tile, n_g, w[0]);
+        if (two) tiles_to_f32(a->w->dtype, tile + r->block_stride, n_g, w[1]);
+        for (uint32_t i = 0, done = 0; done < n; i++) {
+            uint32_t n_t = avx2_tile_cut(n, i);
+            const float *x[TILE_T];
+            for (uint32_t t = 0; t < n_t; t++) x[t] = a->x + (t0 + done + t) * a->xs + r->k0 + k;
+            avx2_tile_get(DT_F32, 2, n_t)(wp, TILE_ROWS, x, n_k, acc + done * PAIR, PAIR, k > 0, 0);
+            done += n_t;
+        }
+        k += n_k;
+    } while (k < r->n_k);
+    for (uint32_t t = 0; t < n; t++) {
+        store_block(a, s, b, t0 + t, acc + t * PAIR);
+        if (two) store_block(a, s, b + 1, t0 + t, acc + t * PAIR + TILE_ROWS);
+    }
+}
+
+void avx2_linear_quant(const op_linear_args *a, const run_share *s)
+{
+    const op_group *x = a->xq ? a->xq + groups_before(a->w, s->leaf) * a->xqs : NULL;
+    if (x && a->n_tokens <= FEW) {
+        quant_few(a, s, x);
+        return;
+    }
+    for (uint32_t t = 0; t < a->n_tokens; t += T_BLOCK) {
+        uint32_t n = MIN((uint32_t)T_BLOCK, a->n_tokens - t);
+        if (x)
+            for (uint64_t b = s->b0; b < s->b1; b += B_BLOCK)
+                quant_many(a, s, x, b, (uint32_t)MIN((uint64_t)B_BLOCK, s->b1 - b), t, n);
+        else
+            for (uint64_t b = s->b0; b < s->b1; b += 2) quant_f32(a, s, b, t, n);
+    }
+}
+
+/* ---- activations ---- */
+INLINE int32_t max_lane(__m256i v)
+{
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
+}
+INLINE int32_t sum_lanes(__m256i v)
+{
+    __m128i m = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    m = _mm_add_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
+}
+
+static void group_of(const float *x, uint32_t n, op_group *y)
+{
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    __m256 v[4];
+    __m256i top = _mm256_setzero_si256(), q[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        v[i] = n > 8 * i ? load_some(x + 8 * i, n - 8 * i) : _mm256_setzero_ps();
+        top = _mm256_max_epi32(top, _mm256_and_si256(_mm256_castps_si256(v[i]), magnitude));
+    }
+    int32_t bits = max_lane(top);
+    float amax;
+    memcpy(&amax, &bits, 4);
+    if (bits >= 0x7f800000 || amax < QUANT_MIN) {
+        memset(y, 0, sizeof *y);
+        if (bits >= 0x7f800000) y->d = y->s = NAN;
+        return;
+    }
+    __m256 inv = set8(127.0f / amax);
+    for (uint32_t i = 0; i < 4; i++) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inv)); /* to nearest even */
+    __m256i sum = _mm256_add_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3]));
+    __m256i all = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+    _mm256_storeu_si256((__m256i *)(void *)y->q, _mm256_permutevar8x32_epi32(all, order));
+    y->d = amax / 127.0f;
+    y->s = y->d * (float)sum_lanes(sum);
+}
+
+void avx2_quant(const op_quant_args *a, uint32_t thread, uint32_t n_threads)
+{
+    group_walk walk = group_walk_start(a, thread, n_threads);
+    const float *x;
+    op_group *y;
+    for (uint32_t n; group_walk_next(&walk, &x, &n, &y);) group_of(x, n, y);
+}
