@@ -31,7 +31,7 @@ static uint32_t put_bound(sections *s, uint32_t v) /* returns the index that it 
 
 static void put_axes(const ct_writer *w, sections *s)
 {
-    static const char *const names[] = {"none", "q_heads", "kv_heads", "ffn", "vocab", "expert", "shared"};
+    static const char *const names[] = {"none", "q_heads", "kv_heads", "ffn", "vocab", "expert", "shared", "v_heads"};
     for (uint32_t i = 0; i < w->n_axes; i++) {
         const arch_axis *x = &w->axes[i];
         uint8_t r[REC_AXES] = {0};

@@ -51,6 +51,13 @@ static const name_rule names_qwen_moe[] = {
 static const name_rule names_glm4_moe[] = {
     GLOBALS, PRE_NORMS, ATTN(L), GATED_FFN(L), QK_NORMS, MOE_FFN(L), SHARED_EXPERT(L, "shared_experts"),
     CORRECTION("gate."), CORRECTION("moe_statics."), {L, ROLE_NONE, 0, NAME_BARE}, END};
+#define LATENT(name) L "self_attn." name
+static const name_rule names_deepseek[] = {
+    GLOBALS, PRE_NORMS, {LATENT("q_proj"), ROLE_Q, 0, 0}, {LATENT("q_b_proj"), ROLE_Q, 0, 0}, {LATENT("q_a_proj"), ROLE_Q_A, 0, 0},
+    {LATENT("q_a_layernorm"), ROLE_Q_A_NORM, 0, 0}, {LATENT("kv_a_proj_with_mqa"), ROLE_KV_A, 0, 0},
+    {LATENT("kv_a_layernorm"), ROLE_KV_A_NORM, 0, 0}, {LATENT("kv_b_proj"), ROLE_K_B, FUSE_KV_B, 0},
+    {LATENT("o_proj"), ROLE_LATENT_O, 0, 0}, GATED_FFN(L), MOE_FFN(L), SHARED_EXPERT(L, "shared_experts"),
+    CORRECTION("gate."), {L, ROLE_NONE, 0, NAME_BARE}, END};
 static const name_rule names_gpt_oss[] = {
     GLOBALS, PRE_NORMS, ATTN(L), {L "self_attn.sinks", ROLE_SINKS, 0, NAME_BARE}, {L "mlp.router", ROLE_ROUTER, 0, 0},
     {L "mlp.experts.gate_up_proj", ROLE_EXP_GATE, FUSE_EXPERTS_GATE_UP, NAME_BARE | NAME_T | NAME_ALTERNATE},
@@ -136,9 +143,11 @@ static const name_rule names_mpt[] = {
     {M "attn.out_proj", ROLE_O, 0, 0}, {M "ffn.up_proj", ROLE_UP, 0, 0}, {M "ffn.down_proj", ROLE_DOWN, 0, 0}, END};
 
 /* The base of every row: a pre-norm decoder with RMS norms, gated SiLU and rotary halves. */
-#define LLAMA_LIKE \
+#define LLAMA_LIKE LLAMA_BUT_ROPE, .rope_kind = ROPE_HALF
+#define LLAMA_PAIRS LLAMA_BUT_ROPE, .rope_kind = ROPE_PAIRS
+#define LLAMA_BUT_ROPE \
     .prefix = "model.", .norm_kind = NORM_RMS, .block_kind = BLOCK_PRE, \
-    .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_HALF, .rope_theta = 10000, .rotary = 1, .eps = 1e-6
+    .act = ACT_SILU, .gated_ffn = 1, .rope_theta = 10000, .rotary = 1, .eps = 1e-6
 #define LAYER_NORMS .norm_kind = NORM_LAYER, .rope_theta = 10000, .rotary = 1, .eps = 1e-5
 #define ALL_BIASES (BIAS_QKV | BIAS_O | BIAS_FFN_IN | BIAS_FFN_OUT)
 #define ATTN_BIAS {"attention_bias", BIAS_QKV | BIAS_O, 0}
@@ -167,6 +176,12 @@ static const family families[] = {
      .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_HALF, .rope_theta = 10000, .rotary = 0.5, .eps = 1e-5,
      .moe = true, .router_kind = ROUTER_SIGMOID, .router_norm = 1, .correction = true, .adjust = ADJUST_GLM4_MOE,
      .bias = {{"attention_bias", BIAS_QKV, 0}}},
+    {.model_type = "deepseek_v2", .class_name = "DeepseekV2ForCausalLM", LLAMA_PAIRS, .names = names_deepseek,
+     .moe = true, .latent = true, .adjust = ADJUST_DEEPSEEK2,
+     .bias = {{"attention_bias", BIAS_LATENT | BIAS_O, 0}}},
+    {.model_type = "deepseek_v3", .class_name = "DeepseekV3ForCausalLM", LLAMA_PAIRS, .names = names_deepseek,
+     .moe = true, .latent = true, .adjust = ADJUST_DEEPSEEK3, .correction = true,
+     .router_kind = ROUTER_SIGMOID, .router_norm = 1, .bias = {{"attention_bias", BIAS_LATENT | BIAS_O, 0}}},
     {.model_type = "ernie4_5_moe", .class_name = "Ernie4_5_MoeForCausalLM", .prefix = "model.",
      .names = names_glm4_moe, .act = ACT_SILU, .gated_ffn = 1, .rope_kind = ROPE_PAIRS, .rope_theta = 500000,
      .rotary = 1, .eps = 1e-5, .tied = true, .moe = true, .router_norm = 1, .correction = true,

@@ -18,6 +18,7 @@
 enum { FUSE_NONE = 0, FUSE_QKV = 1 /* rows of q, then k, then v */,
        FUSE_QKV_GROUPS = 2 /* for each kv head: its q heads, k, v */, FUSE_GATE_UP = 3,
        FUSE_EXPERTS = 4 /* three dimensions: the matrix of each expert */,
+       FUSE_KV_B = 6 /* for each head: rows of k (of which each head's matrix is turned over), then of v */,
        FUSE_EXPERTS_GATE_UP = 5 /* the same of gate and up, one above the other */ };
 enum {
     NAME_T = 1 /* matrix is stored columns by rows */,
@@ -64,6 +65,7 @@ typedef struct {
     bool moe;                 /* may have experts */
     uint8_t router_kind, router_norm; /* ROUTER_*; default of norm_topk_prob */
     bool shared_switch;       /* the shared expert has one */
+    bool latent;              /* latent attention (kv_lora_rank) */
     bool correction;          /* scores of experts are corrected for the choice */
     bool clip;                /* follows clip_qkv */
     uint8_t rope_sliding;     /* 1: only layers with a window have rope; 2: the same in models with windows */
@@ -72,7 +74,7 @@ typedef struct {
 } family;
 enum { ADJUST_NONE = 0, ADJUST_FALCON, ADJUST_NEOX, ADJUST_SMOLLM3, ADJUST_GEMMA2, ADJUST_GPT2,
        ADJUST_GRANITE, ADJUST_PHI, ADJUST_BLOOM, ADJUST_OPT, ADJUST_MPT, ADJUST_STABLELM, ADJUST_OLMO, ADJUST_COHERE,
-       ADJUST_GLM4_MOE, ADJUST_GPT_OSS };
+       ADJUST_GLM4_MOE, ADJUST_GPT_OSS, ADJUST_DEEPSEEK2, ADJUST_DEEPSEEK3 };
 
 const family *family_by_model_type(const char *model_type); /* NULL when unknown */
 void family_list(char *dst, size_t n);                      /* "llama, mistral, ..." for messages */
@@ -88,7 +90,7 @@ void family_gguf_list(char *dst, size_t n);
 
 /* Where row r of a weight lies in the source tensor: base + r / block * stride + r % block, after undoing the
  * interleaving of heads of `pairs` rows when pairs != 0. Transposed: of rows and columns k_base on. */
-typedef struct { uint32_t src; bool transposed; uint32_t pairs; uint64_t base, block, stride, k_base; } row_map;
+typedef struct { uint32_t src; bool transposed; uint32_t pairs; uint64_t base, block, stride, k_base, turn, turn_stride; } row_map;
 typedef struct {
     char name[96];            /* canonical, as role_name */
     uint32_t role, part;

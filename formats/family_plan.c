@@ -48,6 +48,7 @@ static bool rule_covers(const name_rule *r, const arch *a, uint32_t role)
     switch (r->fuse) {
     case FUSE_QKV:
     case FUSE_QKV_GROUPS: return role == ROLE_Q || role == ROLE_K || role == ROLE_V;
+    case FUSE_KV_B: return role == ROLE_K_B || role == ROLE_V_B;
     case FUSE_GATE_UP:
         return role == r->role || (r->role == ROLE_GATE ? role == ROLE_UP : role == ROLE_SH_UP);
     case FUSE_EXPERTS_GATE_UP: return role == ROLE_EXP_GATE || role == ROLE_EXP_UP;
@@ -102,6 +103,12 @@ static uint64_t fused_rows(const arch *a, const name_rule *r, uint32_t role, uin
         map->block = role == ROLE_Q ? group * hd : hd;
         map->stride = (group + 2) * hd;
         return q + 2 * k;
+    case FUSE_KV_B: {
+        uint64_t nope = a->head_dim - a->rope_dims, both = nope + a->v_head_dim;
+        *map = role == ROLE_V_B ? (row_map){.base = nope, .block = a->v_head_dim, .stride = both}
+                                : (row_map){.block = rows, .stride = rows, .transposed = true, .turn = a->kv_lora, .turn_stride = both};
+        return a->n_heads * both;
+    }
     case FUSE_GATE_UP:
         map->base = role == ROLE_UP || role == ROLE_SH_UP ? rows : 0;
         return 2 * rows;
@@ -161,7 +168,7 @@ static tess_status plan_weight(planner *x, const weight_key *k)
     bool stacked = r->fuse == FUSE_EXPERTS || r->fuse == FUSE_EXPERTS_GATE_UP;
     src_rows = stacked ? expert_rows(r, k, rows, cols, &w->map) : fused_rows(x->a, r, k->role, rows, &w->map);
     w->map.src = (uint32_t)src;
-    w->map.transposed = (r->flags & NAME_T) && cols;
+    if (r->fuse != FUSE_KV_B) w->map.transposed = (r->flags & NAME_T) && cols;
     w->map.pairs = (r->flags & NAME_ROPE_PAIRS) ? x->a->head_dim : 0;
     x->used[src] = 1;
     uint64_t first = stacked ? role_instances(x->a, k->role) : 0;
@@ -169,6 +176,7 @@ static tess_status plan_weight(planner *x, const weight_key *k)
         w->map.base += 2;
         src_rows += 2;
     }
+    if (r->fuse == FUSE_KV_B) return check_source(x, t, 0, src_rows, x->a->kv_lora, x->err);
     if (w->map.transposed) return check_source(x, t, first, cols, src_rows, x->err);
     return check_source(x, t, first, src_rows, cols, x->err);
 }
@@ -395,9 +403,15 @@ static tess_status read_transposed(const reader *x, uint64_t row0, uint64_t n_ro
     for (uint64_t r = 0, run; r < n_rows; r += run) {
         uint64_t at = family_map_row(x->map, row0 + r, &run);
         run = MIN(MIN(run, n_rows - r), (uint64_t)TILE);
+        uint64_t k_base = x->map->k_base;
+        if (x->map->turn) { /* a row of head h is a column of the h-th of the matrices that lie one below the other */
+            k_base = at / x->map->turn * x->map->turn_stride;
+            at %= x->map->turn;
+            run = MIN(run, x->map->turn - at);
+        }
         for (uint64_t k = 0; k < n_k; k += TILE) {
             uint64_t nk = MIN(n_k - k, (uint64_t)TILE);
-            TRY(x->s->read(x->s, x->map->src, x->map->k_base + k0 + k, nk, at, run, x->raw, tile, x->err));
+            TRY(x->s->read(x->s, x->map->src, k_base + k0 + k, nk, at, run, x->raw, tile, x->err));
             for (uint64_t i = 0; i < run; i++)
                 for (uint64_t j = 0; j < nk; j++)
                     memcpy(dst + ((r + i) * n_k + k + j) * x->esize, tile + (j * run + i) * x->esize, x->esize);

@@ -106,8 +106,9 @@ static const family *find_family(cfg *c)
 /* Keys that change the result whatever the family, and that we do not follow. */
 static void refuse_unknown(cfg *c, const family *f)
 {
-    static const char *const keys[] = {"quantization_config", "compression_config", "sparsity_config",
-                                       "kv_lora_rank"};
+    static const char *const keys[] = {"quantization_config", "compression_config", "sparsity_config"};
+    if (f && !f->latent && cfg_get(c->root, "kv_lora_rank"))
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: key \"kv_lora_rank\": this family has no latent attention", c->file);
     static const char *const experts[] = {"num_local_experts", "num_experts", "n_routed_experts"};
     for (size_t i = 0; f && !f->moe && i < ARRAY_LEN(experts); i++)
         if (cfg_get(c->root, experts[i]))
@@ -145,6 +146,18 @@ static uint32_t read_act(cfg *c, const family *f)
     return f->act;
 }
 
+/* One latent vector serves all heads; a head is a part that is compared through it and a part that is rotated. */
+static void read_latent(cfg *c, arch *a)
+{
+    uint32_t nope = cfg_u32(c, "qk_nope_head_dim", 0, true), rope = cfg_u32(c, "qk_rope_head_dim", 0, true);
+    a->kv_lora = cfg_u32(c, "kv_lora_rank", 0, true);
+    a->q_lora = cfg_u32(c, "q_lora_rank", 0, false);
+    a->v_head_dim = cfg_u32(c, "v_head_dim", 0, true);
+    a->n_kv_heads = 1;
+    a->rope_dims = rope;
+    a->head_dim = nope <= 4096 && rope <= 4096 ? nope + rope : 0;
+}
+
 static void read_sizes(cfg *c, const family *f, arch *a)
 {
     snprintf(a->family, sizeof a->family, "%s", f->model_type);
@@ -169,6 +182,7 @@ static void read_sizes(cfg *c, const family *f, arch *a)
                  "%s: hidden_size %u is not a multiple of num_attention_heads %u, and head_dim is missing",
                  c->file, a->hidden_size, a->n_heads);
     a->v_head_dim = a->head_dim;
+    if (f->latent) read_latent(c, a);
 }
 
 /* ---- layers ---- */
@@ -232,8 +246,10 @@ static void read_layers(cfg *c, const family *f, arch *a)
     const json_t *types = cfg_get(c->root, "layer_types"), *no_rope = cfg_get(c->root, "no_rope_layers");
     if (hf_rope_read(c, f, a->max_ctx, ropes, &rotary) < 0) return;
     a->rope_kind = a->alibi ? (uint32_t)ROPE_NONE : f->rope_kind;
+    if (f->latent && !cfg_bool(c, "rope_interleave", true)) a->rope_kind = ROPE_HALF;
     if (f->names && cfg_get(c->root, "rotary_dim") && a->head_dim) rotary = (double)cfg_u32(c, "rotary_dim", 0, false) / a->head_dim;
     double dims = (double)a->head_dim * rotary;
+    if (f->latent) dims = a->rope_dims;
     a->rope_dims = a->rope_kind == ROPE_NONE || !(dims >= 0 && dims <= 4096) ? 0 : (uint32_t)dims;
     uint32_t window = cfg_u32(c, "sliding_window", 0, false),
              interval = cfg_u32(c, "no_rope_layer_interval", 4, false);
@@ -286,6 +302,16 @@ static void adjust_mpt(cfg *c, arch *a)
     if (attn && !cfg_bool(&sub, "alibi", true))
         cfg_fail(&sub, TESS_E_UNSUPPORTED, "%s: attn_config.alibi = false is not supported", c->file);
     c->st = sub.st;
+}
+
+/* With yarn, attention is scaled by the square of what lengthens the rotated part. */
+static double latent_mscale(cfg *c)
+{
+    const json_t *o = cfg_get(c->root, "rope_parameters|rope_scaling");
+    double all = cfg_f64(c, o, "mscale_all_dim", 0), factor = cfg_f64(c, o, "factor", 1);
+    if (strcmp(cfg_str(c, o, "rope_type|type", "default"), "default") == 0 || all == 0 || factor <= 1) return 1;
+    double m = 0.1 * all * log(factor) + 1;
+    return m * m;
 }
 
 static void adjust(cfg *c, const family *f, arch *a)
@@ -347,6 +373,8 @@ static void adjust(cfg *c, const family *f, arch *a)
     case ADJUST_GLM4_MOE:
         if (cfg_bool(c, "use_qk_norm", false)) a->qk_norm = QK_NORM_HEAD;
         break;
+    case ADJUST_DEEPSEEK3:
+    case ADJUST_DEEPSEEK2: a->attn_scale *= latent_mscale(c); break;
     case ADJUST_GPT_OSS:
         a->sinks = 1;
         a->act = ACT_SWIGLU_CLAMP; /* whatever hidden_act says */

@@ -24,6 +24,13 @@ static void read_sizes(cfg *c, const family *f, arch *a)
     a->router_scale = cfg_f64(c, c->root, "routed_scaling_factor", 1);
     a->router_groups = cfg_u32(c, "n_group", 1, false);
     a->router_groups_used = cfg_u32(c, "topk_group", 1, false);
+    if (f->adjust == ADJUST_DEEPSEEK2) {
+        const char *method = cfg_str(c, c->root, "topk_method", "greedy");
+        a->router_norm = 0; /* what norm_topk_prob says is not followed in this family */
+        if (strcmp(method, "greedy") == 0) a->router_groups = a->router_groups_used = 1;
+        else if (strcmp(method, "group_limited_greedy") != 0)
+            cfg_fail(c, TESS_E_UNSUPPORTED, "%s: topk_method \"%.40s\" is not supported", c->file, method);
+    }
     a->shared_switch = f->shared_switch && a->shared_ffn_size != 0;
 }
 

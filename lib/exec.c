@@ -26,6 +26,8 @@ static const model_linear *linear_of(const exec *x, const rank_state *k, const p
     case WT_GATE: return &l->gate;
     case WT_UP: return &l->up;
     case WT_DOWN: return &l->down;
+    case WT_Q_A: return &l->q_a;
+    case WT_KV_A: return &l->kv_a;
     case WT_ROUTER: return &l->router;
     case WT_SH_GATE: return &l->sh_gate;
     case WT_SH_UP: return &l->sh_up;
@@ -46,6 +48,8 @@ static const model_norm *norm_of(const tess_model *m, const prog_instr *c)
     case WT_NORM_Q: return &n->q;
     case WT_NORM_K: return &n->k;
     case WT_NORM_EMBED: return &m->embed_norm;
+    case WT_NORM_Q_A: return &n->q_a;
+    case WT_NORM_KV_A: return &n->kv_a;
     default: return &m->final_norm;
     }
 }
@@ -95,6 +99,10 @@ static void run_norm(const exec *x, const rank_state *k, const prog_instr *c, ui
     bool head = c->weight == WT_NORM_Q || c->weight == WT_NORM_K;
     op_norm_args a = {.kind = m->norm_kind == NORM_LAYER_PLUS1 ? (uint32_t)NORM_LAYER : m->norm_kind, .n_tokens = x->n_rows, .n = head ? m->head_dim : m->hidden_size, .w = w->w, .b = w->b, .eps = (float)m->norm_eps,
                       .groups = head ? n_heads_of(x, k, c->weight == WT_NORM_K) : 1};
+    if (c->weight == WT_NORM_Q_A || c->weight == WT_NORM_KV_A) {
+        a.n = c->weight == WT_NORM_Q_A ? m->q_lora : m->kv_lora;
+        a.eps = (float)m->latent_eps;
+    }
     if (head && m->qk_norm == QK_NORM_EACH) {
         a.gs = m->head_dim;
         a.w += (size_t)heads_of(x, k->rank, c->weight == WT_NORM_K).lo * a.gs;
@@ -158,6 +166,7 @@ static void run_rope(const exec *x, const rank_state *k, const prog_instr *c, ui
     op_rope_args a = {.kind = m->rope_kind, .dims = m->rope_dims, .n_tokens = x->n_rows, .head_dim = m->head_dim, .pos = x->batch->pos,
                       .n_heads = n_heads_of(x, k, c->weight == WT_NORM_K), .cs = x->rope[0][m->layer_attn[c->layer]]};
     a.x = slot_at(x, k, c->out, &a.xs);
+    if (m->kv_lora) a.x += c->weight == WT_NORM_K ? m->kv_lora : m->head_dim - m->rope_dims; /* the rotated part is last */
     if (a.n_heads == 0) return;
     if (m->n_factors == 0) {
         x->model->ops->rope(&a, t, n);
@@ -193,6 +202,25 @@ static void run_kv_write(const exec *x, const rank_state *k, const prog_instr *c
     a.k = slot_at(x, k, c->in[0], &a.ks);
     a.v = slot_at(x, k, c->in[1], &a.vs);
     if (a.kv.n_kv_heads) x->model->ops->kv_write(&a, t, n);
+}
+
+/* Each head by its own matrix: from the query into the latent space, its rotated part copied behind; or from there to values. */
+static void run_heads(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    const arch *m = &x->model->a;
+    const model_layer_rank *l = &x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank];
+    bool absorb = c->op == PROG_ABSORB;
+    uint32_t in_dim = absorb ? m->head_dim : m->kv_lora, out_dim = absorb ? arch_k_dim(m) : m->v_head_dim;
+    size_t xs, ys;
+    const float *in = slot_at(x, k, c->in[0], &xs);
+    float *out = slot_at(x, k, c->out, &ys);
+    for (uint32_t h = 0; h < n_heads_of(x, k, false); h++) {
+        op_linear_args a = {.w = absorb ? &l->k_b[h].w : &l->v_b[h].w, .x = in + (size_t)h * in_dim, .xs = xs, .n_tokens = x->n_rows,
+                            .y = out + (size_t)h * out_dim, .ys = ys};
+        x->model->ops->linear(&a, t, n);
+        for (uint32_t row = t; absorb && row < x->n_rows; row += n)
+            memcpy(out + row * ys + (size_t)h * out_dim + m->kv_lora, in + row * xs + (size_t)(h + 1) * in_dim - m->rope_dims, m->rope_dims * sizeof *out);
+    }
 }
 
 static void run_attn(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
@@ -301,6 +329,8 @@ static void run_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_
     case PROG_ATTN: run_attn(x, k, c, t, n); break;
     case PROG_ACT: run_act(x, k, c, t, n); break;
     case PROG_REDUCE: run_reduce(x, k, c, t, n); break;
+    case PROG_ABSORB:
+    case PROG_EXPAND: run_heads(x, k, c, t, n); break;
     case PROG_LOGITS: run_logits(x, k, c, t, n); break;
     default: exec_moe(x, k, c, t, n); break;
     }
@@ -479,7 +509,7 @@ tess_status exec_prepare(exec *x, uint32_t n_rows, uint32_t max_pos, tess_error 
     TRY(alibi_reach(x, max_pos + 1, err));
     for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
         rank_state *k = &x->rank[r];
-        size_t want = op_attn_scratch(n_rows, n_heads_of(x, k, false), a->v_head_dim, max_pos + 1, k->n_threads);
+        size_t want = op_attn_scratch(n_rows, n_heads_of(x, k, false), arch_v_dim(a), max_pos + 1, k->n_threads);
         if (want <= k->scratch_floats) continue;
         float *p = mem_alloc(&x->m, want * sizeof *p);
         if (!p) return ERR(err, TESS_E_NOMEM, "no memory for attention over %u positions", max_pos + 1);

@@ -12,7 +12,7 @@ static uint32_t group_of(kv_pool *p, uint32_t window)
 static void group_layout(kv_group *g, uint32_t rank, const arch *a, uint32_t n_heads, uint32_t dtype, uint32_t page_tokens)
 {
     op_kv *kv_ = &g->kv[rank];
-    *kv_ = (op_kv){.dtype = dtype, .page_tokens = page_tokens, .n_kv_heads = n_heads, .k_dim = a->head_dim, .v_dim = a->v_head_dim};
+    *kv_ = (op_kv){.dtype = dtype, .page_tokens = page_tokens, .n_kv_heads = n_heads, .k_dim = arch_k_dim(a), .v_dim = arch_v_dim(a)};
     op_kv_layout(kv_);
     g->layer_bytes[rank] = kv_->head_bytes * n_heads;
     g->page_bytes[rank] = g->layer_bytes[rank] * g->n_layers;

@@ -202,8 +202,8 @@ static tess_status load_each(tess_model *m, uint32_t role, int32_t layer, model_
 static tess_status load_norm(tess_model *m, uint32_t role, int32_t layer, model_norm *out, tess_error *err)
 {
     load_key k = {role, layer, -1};
-    bool heads = role == ROLE_Q_NORM || role == ROLE_K_NORM;
-    if (heads && m->a.qk_norm == QK_NORM_EACH) return load_each(m, role == ROLE_Q_NORM ? ROLE_Q_EACH : ROLE_K_EACH, layer, out, err);
+    bool heads = role == ROLE_Q_NORM || role == ROLE_K_NORM || role == ROLE_Q_A_NORM || role == ROLE_KV_A_NORM;
+    if (heads && m->a.qk_norm == QK_NORM_EACH && role != ROLE_Q_A_NORM && role != ROLE_KV_A_NORM) return load_each(m, role == ROLE_Q_NORM ? ROLE_Q_EACH : ROLE_K_EACH, layer, out, err);
     TRY(load_vector(m, &k, PART_DATA, &out->w, err));
     TRY(load_vector(m, &k, PART_BIAS, &out->b, err));
     return heads ? TESS_OK : finish_norm(m, m->a.hidden_size, out, err);
@@ -321,6 +321,24 @@ static tess_status load_experts(tess_model *m, int32_t layer, uint32_t r, model_
     return TESS_OK;
 }
 
+/* Latent attention: what every rank holds whole, and the matrices of the rank's heads. */
+static tess_status load_latent(tess_model *m, int32_t layer, const shard_rank *s, model_layer_rank *l, tess_error *err)
+{
+    const arch *a = &m->a;
+    uint32_t n = s->q_head.hi - s->q_head.lo;
+    l->k_b = arena_alloc(&m->store, MAX(n, 1u), sizeof *l->k_b);
+    l->v_b = arena_alloc(&m->store, MAX(n, 1u), sizeof *l->v_b);
+    if (!l->k_b || !l->v_b) return ERR(err, TESS_E_NOMEM, "no memory for %u heads", n);
+    TRY(load_linear(m, (load_key){ROLE_Q_A, layer, -1}, (shard_range){0, a->q_lora}, NULL, &l->q_a, err));
+    TRY(load_linear(m, (load_key){ROLE_KV_A, layer, -1}, (shard_range){0, a->kv_lora + a->rope_dims}, NULL, &l->kv_a, err));
+    for (uint32_t h = 0; h < n; h++) {
+        shard_range one = {s->q_head.lo + h, s->q_head.lo + h + 1};
+        TRY(load_linear(m, (load_key){ROLE_K_B, layer, -1}, scaled(one, a->kv_lora), NULL, &l->k_b[h], err));
+        TRY(load_linear(m, (load_key){ROLE_V_B, layer, -1}, scaled(one, a->v_head_dim), NULL, &l->v_b[h], err));
+    }
+    return load_linear(m, (load_key){ROLE_LATENT_O, layer, -1}, s->q_leaf, &m->shards.v, &l->o, err);
+}
+
 static tess_status load_layer(tess_model *m, uint32_t i, tess_error *err)
 {
     int32_t layer = (int32_t)i;
@@ -332,6 +350,8 @@ static tess_status load_layer(tess_model *m, uint32_t i, tess_error *err)
     TRY(load_norm(m, ROLE_POST_FFN_NORM, layer, &n->post_ffn, err));
     TRY(load_norm(m, ROLE_Q_NORM, layer, &n->q, err));
     TRY(load_norm(m, ROLE_K_NORM, layer, &n->k, err));
+    TRY(load_norm(m, ROLE_Q_A_NORM, layer, &n->q_a, err));
+    TRY(load_norm(m, ROLE_KV_A_NORM, layer, &n->kv_a, err));
     for (uint32_t r = 0; r < m->shards.n_ranks; r++) {
         const shard_rank *s = &m->shards.rank[r];
         model_layer_rank *l = &m->layers[(size_t)i * m->shards.n_ranks + r];
@@ -342,6 +362,7 @@ static tess_status load_layer(tess_model *m, uint32_t i, tess_error *err)
         TRY(load_linear(m, (load_key){ROLE_GATE, layer, -1}, s->ffn, NULL, &l->gate, err));
         TRY(load_linear(m, (load_key){ROLE_UP, layer, -1}, s->ffn, NULL, &l->up, err));
         TRY(load_linear(m, (load_key){ROLE_DOWN, layer, -1}, s->ffn_leaf, &m->shards.ffn, &l->down, err));
+        if (a->kv_lora) TRY(load_latent(m, layer, s, l, err));
         TRY(load_vector(m, &(load_key){ROLE_SINKS, layer, -1}, PART_DATA, &l->sinks, err));
         if (a->layer_moe[i]) TRY(load_experts(m, layer, r, l, err));
     }
@@ -356,7 +377,7 @@ static void note_quant(tess_model *m, uint32_t i)
         const struct { uint32_t wt, dtype; } w[] = {
             {WT_Q, l->q.w.dtype}, {WT_K, l->k.w.dtype}, {WT_V, l->v.w.dtype}, {WT_O, l->o.w.dtype}, {WT_GATE, l->gate.w.dtype}, {WT_UP, l->up.w.dtype},
             {WT_DOWN, l->down.w.dtype}, {WT_ROUTER, l->router.w.dtype}, {WT_SH_GATE, l->sh_gate.w.dtype}, {WT_SH_UP, l->sh_up.w.dtype},
-            {WT_SH_DOWN, l->sh_down.w.dtype}, {WT_SH_SWITCH, l->sh_switch.w.dtype}};
+            {WT_SH_DOWN, l->sh_down.w.dtype}, {WT_SH_SWITCH, l->sh_switch.w.dtype}, {WT_Q_A, l->q_a.w.dtype}, {WT_KV_A, l->kv_a.w.dtype}};
         for (size_t j = 0; j < ARRAY_LEN(w); j++)
             if (dtype_is_quant(w[j].dtype)) m->quant[i] |= 1u << w[j].wt;
         const shard_range own = m->shards.rank[r].expert;

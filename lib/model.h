@@ -16,11 +16,12 @@ typedef struct { const float *w, *b; } model_norm;                /* NULL w: abs
 typedef struct { model_linear gate, up, down; } model_expert;
 typedef struct {
     model_linear q, k, v, o, gate, up, down;
+    model_linear q_a, kv_a, *k_b, *v_b;                      /* latent attention: k_b, v_b of each head of the rank */
     model_linear router, sh_gate, sh_up, sh_down, sh_switch; /* mixtures of experts */
     model_expert *experts;                                   /* those of this rank, from shards.rank[r].expert.lo on */
     const float *router_correction, *sinks;                  /* sinks: of all heads */
 } model_layer_rank;
-typedef struct { model_norm attn, ffn, post_attn, post_ffn, q, k; } model_layer_norms;
+typedef struct { model_norm attn, ffn, post_attn, post_ffn, q, k, q_a, kv_a; } model_layer_norms;
 
 struct tess_model {
     mem m;

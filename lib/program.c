@@ -68,9 +68,34 @@ static void norm_by_sums(program *p, uint8_t weight, uint16_t layer, uint16_t sl
     emit(p, (prog_instr){.op = PROG_NORM_SUMS, .weight = weight, .layer = layer, .in = {slot, sums, NO_SLOT}, .out = slot, .in_place = 1});
 }
 
+/*
+ * Latent attention: the pages hold one vector c and one rotated part per position for all heads. K of a head is
+ * [k_b c, rotated part] and V is v_b c; instead of making them, the query is taken into the space of c (k_b' q, absorb),
+ * attends to [c, rotated part] with c itself as V, and the result is taken back by v_b (expand).
+ */
+static uint16_t latent_attention(program *p, const arch *a, uint16_t layer, uint16_t n)
+{
+    uint16_t from = n;
+    if (a->q_lora) {
+        from = linear(p, WT_Q_A, layer, W_Q_A, n);
+        op_in_place(p, PROG_NORM, WT_NORM_Q_A, layer, from);
+    }
+    uint16_t c = linear(p, WT_KV_A, layer, W_LATENT, n); /* beside q_a: they share the groups of n */
+    uint16_t q = linear(p, WT_Q, layer, W_Q, from);
+    op_in_place(p, PROG_NORM, WT_NORM_KV_A, layer, c);
+    op_in_place(p, PROG_ROPE, WT_NORM_Q, layer, q);
+    op_in_place(p, PROG_ROPE, WT_NORM_K, layer, c);
+    emit(p, (prog_instr){.op = PROG_KV_WRITE, .layer = layer, .in = {c, c, NO_SLOT}, .out = NO_SLOT});
+    uint16_t ql = op(p, PROG_ABSORB, WT_NONE, layer, W_Q_LATENT, q, NO_SLOT);
+    uint16_t ol = op(p, PROG_ATTN, WT_NONE, layer, W_ATTN_LATENT, ql, NO_SLOT);
+    uint16_t o = op(p, PROG_EXPAND, WT_NONE, layer, W_ATTN, ol, NO_SLOT);
+    return linear(p, WT_O, layer, W_PART_O, o);
+}
+
 /* Attention on the normed rows n; gives the partial sums of o_proj. */
 static uint16_t attention(program *p, const arch *a, uint16_t layer, uint16_t n)
 {
+    if (a->kv_lora) return latent_attention(p, a, layer, n);
     uint16_t q = linear(p, WT_Q, layer, W_Q, n);
     uint16_t k = linear(p, WT_K, layer, W_K, n);
     uint16_t v = linear(p, WT_V, layer, W_V, n);

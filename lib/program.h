@@ -15,16 +15,19 @@ enum { PROG_EMBED = 1, PROG_NORM, PROG_LINEAR, PROG_ROPE, PROG_KV_WRITE, PROG_AT
        PROG_QUANT /* in[0] as groups for q8 and q4 weights; weight names one that reads them; in[2]: of pairs */,
        PROG_HEAD_SUMS /* squares of each head */, PROG_NORM_SUMS /* in[0] normed by the sums in[1] of all ranks */,
        PROG_ROUTE /* router logits to ids and weights */, PROG_PAIRS /* ids to the list of pairs */, PROG_GATHER /* rows to pairs */,
-       PROG_EXPERTS /* linear of each expert on its pairs */, PROG_PAIR_ACT, PROG_MIX /* pairs to partials */, PROG_GATE, PROG_CLAMP };
+       PROG_EXPERTS /* linear of each expert on its pairs */, PROG_PAIR_ACT, PROG_MIX /* pairs to partials */, PROG_GATE, PROG_CLAMP,
+       PROG_ABSORB /* queries into the latent space */, PROG_EXPAND /* and back to values */ };
 /* Width of a slot in floats per row, by what it holds; partials have one such row per leaf of the rank, pairs (a row
  * and one of its experts) one per expert used. */
 enum { W_HIDDEN = 0, W_Q, W_K, W_V, W_ATTN, W_FFN, W_PART_O, W_PART_DOWN, W_LOGITS, W_SUMS,
        W_SHARED, W_PART_SHARED, W_PART_EXPERT, W_ROUTER, W_ROUTE, W_PAIRS, W_PAIR_X, W_PAIR_H, W_ONE,
-       W_GROUPS_HIDDEN, W_GROUPS_ATTN, W_GROUPS_FFN, W_GROUPS_SHARED, W_GROUPS_PAIR_X, W_GROUPS_PAIR_H /* op_group [group][row of the run] */, W_COUNT };
+       W_GROUPS_HIDDEN, W_GROUPS_ATTN, W_GROUPS_FFN, W_GROUPS_SHARED, W_GROUPS_PAIR_X, W_GROUPS_PAIR_H /* op_group [group][row of the run] */,
+       W_Q_A, W_LATENT, W_Q_LATENT, W_ATTN_LATENT, W_COUNT };
 /* Weights that an instruction names; layer tells which. */
 enum { WT_NONE = 0, WT_Q, WT_K, WT_V, WT_O, WT_GATE, WT_UP, WT_DOWN, WT_HEAD, WT_POS,
        WT_ROUTER, WT_SH_GATE, WT_SH_UP, WT_SH_DOWN, WT_SH_SWITCH, WT_EXP_GATE, WT_EXP_UP, WT_EXP_DOWN,
-       WT_NORM_ATTN, WT_NORM_FFN, WT_NORM_POST_ATTN, WT_NORM_POST_FFN, WT_NORM_Q, WT_NORM_K, WT_NORM_FINAL, WT_NORM_EMBED };
+       WT_NORM_ATTN, WT_NORM_FFN, WT_NORM_POST_ATTN, WT_NORM_POST_FFN, WT_NORM_Q, WT_NORM_K, WT_NORM_FINAL, WT_NORM_EMBED,
+       WT_Q_A, WT_KV_A, WT_NORM_Q_A, WT_NORM_KV_A };
 enum { NO_SLOT = 0xffff };
 
 typedef struct {

@@ -36,6 +36,7 @@ tess_status shard_make(const arch *a, uint32_t n_ranks, const double *shares, sh
     arch_axis_of(a, AXIS_VOCAB, &out->vocab);
     arch_axis_of(a, AXIS_EXPERT, &out->expert);
     arch_axis_of(a, AXIS_SHARED, &out->shared);
+    if (!arch_axis_of(a, AXIS_V_HEADS, &out->v)) out->v = out->q;
     uint32_t group = a->n_heads / a->n_kv_heads;
     for (uint32_t r = 0; r < n_ranks; r++) {
         shard_rank *k = &out->rank[r];

@@ -18,7 +18,7 @@ typedef struct {
 } shard_rank;
 typedef struct {
     uint32_t n_ranks;
-    arch_axis q, kv, ffn, vocab, expert, shared; /* without leaves: the model has none */
+    arch_axis q, kv, ffn, vocab, expert, shared, v; /* v: the leaves of q in elements of v; without leaves: the model has none */
     shard_rank rank[MAX_RANKS];
 } shard_plan;
 

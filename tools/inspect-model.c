@@ -22,7 +22,7 @@ const char *inspect_kind(uint32_t kind)
 
 const char *inspect_axis(uint32_t kind)
 {
-    static const char *const names[] = {"none", "q_heads", "kv_heads", "ffn", "vocab", "expert", "shared"};
+    static const char *const names[] = {"none", "q_heads", "kv_heads", "ffn", "vocab", "expert", "shared", "v_heads"};
     return names[kind < ARRAY_LEN(names) ? kind : 0];
 }
 

@@ -73,7 +73,7 @@ bool inspect_plan_rank(const inspect *s, uint32_t ranks, uint32_t r, plan_rank *
     for (uint64_t h = out->kv_lo; h < out->kv_hi; h++)
         out->replicated_kv += other_holders(h, a, &q, ranks, r) > 0;
     out->kv_bytes = (out->kv_hi - out->kv_lo) * a->n_layers *
-                    ((uint64_t)a->head_dim + a->v_head_dim + 4); /* two f16 scales */
+                    ((uint64_t)arch_k_dim(a) + arch_v_dim(a) + 4); /* two f16 scales */
     for (uint32_t i = 0; i < s->i->n_tensors; i++) {
         const ct_tensor *t = &s->i->tensors[i];
         uint64_t lo = 0, hi = 1;

@@ -68,6 +68,10 @@ tess_status arch_check(const arch *a, tess_error *err)
         return ERR(err, TESS_E_FORMAT, "arch: %u factors of rope scaling for %u frequencies, at most %d", a->n_factors, a->rope_dims / 2, ARCH_MAX_FACTORS);
     for (uint32_t i = 0; needs && i < a->n_factors; i++)
         if (!(a->short_factor[i] > 0) || !(a->long_factor[i] > 0)) return ERR(err, TESS_E_FORMAT, "arch: factor %u of rope scaling is not positive", i);
+    if (a->kv_lora && (a->n_kv_heads != 1 || a->head_dim <= a->rope_dims || a->qk_norm != QK_NORM_NONE || a->norm_kind != NORM_RMS))
+        return ERR(err, TESS_E_FORMAT, "arch: latent attention wants one kv head, RMS norms, no q/k norms and a head wider than its rope part");
+    if (a->q_lora > a->hidden_size) return ERR(err, TESS_E_FORMAT, "arch.q_lora is %u, more than hidden_size %u", a->q_lora, a->hidden_size);
+    if (a->q_lora && !a->kv_lora) return ERR(err, TESS_E_FORMAT, "arch.q_lora is %u without kv_lora", a->q_lora);
     if (a->norm_eps <= 0) return ERR(err, TESS_E_FORMAT, "arch.norm_eps is %g, want a positive number", a->norm_eps);
     if (a->ffn_size == 0) return ERR(err, TESS_E_FORMAT, "arch.ffn_size is 0");
     if (a->attn_scale <= 0) return ERR(err, TESS_E_FORMAT, "arch.attn_scale is %g, want a positive number", a->attn_scale);
@@ -199,6 +203,13 @@ static const role_info roles[ROLE_COUNT] = {
     [ROLE_SH_UP] = {LAYER "mlp.shared_expert.up_proj", true, true, AXIS_SHARED, AXIS_NONE},
     [ROLE_SH_DOWN] = {LAYER "mlp.shared_expert.down_proj", true, true, AXIS_NONE, AXIS_SHARED},
     [ROLE_EMBED_NORM] = {"model.embed_norm", false, false, AXIS_NONE, AXIS_NONE},
+    [ROLE_Q_A] = {LAYER "self_attn.q_a_proj", true, true, AXIS_NONE, AXIS_NONE},
+    [ROLE_Q_A_NORM] = {LAYER "self_attn.q_a_layernorm", true, false, AXIS_NONE, AXIS_NONE},
+    [ROLE_KV_A] = {LAYER "self_attn.kv_a_proj", true, true, AXIS_NONE, AXIS_NONE},
+    [ROLE_KV_A_NORM] = {LAYER "self_attn.kv_a_layernorm", true, false, AXIS_NONE, AXIS_NONE},
+    [ROLE_K_B] = {LAYER "self_attn.k_b_proj", true, true, AXIS_NONE, AXIS_NONE},
+    [ROLE_V_B] = {LAYER "self_attn.v_b_proj", true, true, AXIS_V_HEADS, AXIS_NONE},
+    [ROLE_LATENT_O] = {LAYER "self_attn.o_proj", true, true, AXIS_NONE, AXIS_V_HEADS},
     [ROLE_SINKS] = {LAYER "self_attn.sinks", true, false, AXIS_NONE, AXIS_NONE},
     [ROLE_Q_EACH] = {LAYER "self_attn.q_norm.%d", true, false, AXIS_NONE, AXIS_NONE},
     [ROLE_K_EACH] = {LAYER "self_attn.k_norm.%d", true, false, AXIS_NONE, AXIS_NONE},
@@ -246,6 +257,17 @@ static bool has_norm(const arch *a, uint32_t role)
     }
 }
 
+/* Whether attention has a weight of this role; other roles: yes. */
+static bool in_attention(const arch *a, uint32_t role)
+{
+    switch (role) {
+    case ROLE_K: case ROLE_V: case ROLE_O: return a->kv_lora == 0;
+    case ROLE_Q_A: case ROLE_Q_A_NORM: return a->kv_lora && a->q_lora;
+    case ROLE_KV_A: case ROLE_KV_A_NORM: case ROLE_K_B: case ROLE_V_B: case ROLE_LATENT_O: return a->kv_lora != 0;
+    default: return true;
+    }
+}
+
 /* Whether the feed-forward of the layer has a weight of this role; other roles: yes. */
 static bool in_ffn(const arch *a, uint32_t role, int32_t layer)
 {
@@ -267,7 +289,9 @@ static uint32_t bias_bit(uint32_t role)
 {
     switch (role) {
     case ROLE_Q: case ROLE_K: case ROLE_V: return BIAS_QKV;
-    case ROLE_O: return BIAS_O;
+    case ROLE_Q_A: case ROLE_KV_A: return BIAS_LATENT;
+    case ROLE_K_B: case ROLE_V_B: case ROLE_Q_A_NORM: case ROLE_KV_A_NORM: return 0;
+    case ROLE_O: case ROLE_LATENT_O: return BIAS_O;
     case ROLE_GATE: case ROLE_UP: return BIAS_FFN_IN;
     case ROLE_DOWN: return BIAS_FFN_OUT;
     case ROLE_HEAD: return BIAS_HEAD;
@@ -286,11 +310,18 @@ bool role_shape(const arch *a, uint32_t role, uint32_t part, int32_t layer, uint
     const role_info *r = role_get(role);
     uint64_t h = a->hidden_size, q = (uint64_t)a->n_heads * a->head_dim, k = (uint64_t)a->n_kv_heads * a->head_dim;
     *rows = *cols = 0;
-    if (!r || layer >= (int32_t)a->n_layers || !has_norm(a, role) || !in_ffn(a, role, layer) || (part != PART_DATA && part != PART_BIAS)) return false;
+    if (!r || layer >= (int32_t)a->n_layers || !has_norm(a, role) || !in_ffn(a, role, layer) || !in_attention(a, role) || (part != PART_DATA && part != PART_BIAS)) return false;
     switch (role) {
     case ROLE_EMBED: case ROLE_HEAD: *rows = a->vocab_size; *cols = h; break;
     case ROLE_POS_EMBED: *rows = a->max_ctx; *cols = h; break;
-    case ROLE_Q: *rows = q; *cols = h; break;
+    case ROLE_Q: *rows = q; *cols = a->q_lora ? a->q_lora : h; break;
+    case ROLE_Q_A: *rows = a->q_lora; *cols = h; break;
+    case ROLE_Q_A_NORM: *rows = a->q_lora; break;
+    case ROLE_KV_A: *rows = (uint64_t)a->kv_lora + a->rope_dims; *cols = h; break;
+    case ROLE_KV_A_NORM: *rows = a->kv_lora; break;
+    case ROLE_K_B: *rows = (uint64_t)a->n_heads * a->kv_lora; *cols = a->head_dim - a->rope_dims; break;
+    case ROLE_V_B: *rows = (uint64_t)a->n_heads * a->v_head_dim; *cols = a->kv_lora; break;
+    case ROLE_LATENT_O: *rows = h; *cols = (uint64_t)a->n_heads * a->v_head_dim; break;
     case ROLE_K: *rows = k; *cols = h; break;
     case ROLE_V: *rows = (uint64_t)a->n_kv_heads * a->v_head_dim; *cols = h; break;
     case ROLE_O: *rows = h; *cols = (uint64_t)a->n_heads * a->v_head_dim; break;
@@ -325,6 +356,7 @@ bool arch_axis_of(const arch *a, uint32_t kind, arch_axis *x)
     case AXIS_FFN: x->unit = FFN_UNIT; x->dim = a->ffn_size; break;
     case AXIS_VOCAB: x->unit = VOCAB_UNIT; x->dim = a->vocab_size; break;
     case AXIS_EXPERT: x->unit = 1; x->dim = a->n_experts; break;
+    case AXIS_V_HEADS: x->unit = a->v_head_dim; x->dim = a->kv_lora ? (uint64_t)a->n_heads * a->v_head_dim : 0; break;
     case AXIS_SHARED: x->unit = FFN_UNIT; x->dim = a->shared_ffn_size; break;
     default: return false;
     }

@@ -27,7 +27,8 @@ enum { QK_NORM_NONE = 0, QK_NORM_HEAD = 1 /* over head_dim, qwen3 */, QK_NORM_AL
 /* How experts are chosen and weighted: softmax over all; softmax over the chosen; sigmoid of each (deepseek_v3). */
 enum { ROUTER_SOFTMAX = 0, ROUTER_CHOSEN = 1, ROUTER_SIGMOID = 2 };
 enum { BIAS_QKV = 1, BIAS_O = 2, BIAS_FFN_IN = 4, BIAS_FFN_OUT = 8, BIAS_NORM = 16, BIAS_HEAD = 32, BIAS_ROUTER = 64,
-       BIAS_EXPERTS = 128, BIAS_QK_NORM = 256 };
+       BIAS_EXPERTS = 128, BIAS_QK_NORM = 256,
+       BIAS_LATENT = 512 };
 /* A bias on scores that grows with distance. Slopes by head as in the first paper; in bfloat16 and before the scale (falcon); mpt. */
 enum { ALIBI_NONE = 0, ALIBI_PLAIN = 1, ALIBI_BF16 = 2, ALIBI_MPT = 3 };
 
@@ -60,7 +61,7 @@ typedef struct {
     X(u32, rope_kind, 0, 2)                     \
     X(u32, rope_dims, 0, 4096)                  \
     X(u32, qk_norm, 0, 3)                       \
-    X(u32, biases, 0, 511)                      \
+    X(u32, biases, 0, 1023)                     \
     X(u32, tied_head, 0, 1)                     \
     X(u32, learned_pos, 0, 1)                   \
     X(u32, n_attn_kinds, 1, ARCH_MAX_ATTN_KINDS)\
@@ -91,6 +92,9 @@ typedef struct {
     X(u32, alibi, 0, 3, 0)                          \
     X(f64, alibi_max, 0, 1e6, 8)                    \
     X(u32, sinks, 0, 1, 0)                          \
+    X(u32, q_lora, 0, 1 << 16, 0)                   \
+    X(u32, kv_lora, 0, 1 << 16, 0)                  \
+    X(f64, latent_eps, 1e-12, 1, 1e-6)              \
     X(f64, act_alpha, 0, 1e6, 1.702)                \
     X(f64, act_limit, 0, 1e6, 7)
 
@@ -111,6 +115,10 @@ typedef struct {
     arch_attn attn[ARCH_MAX_ATTN_KINDS];
 } arch;
 
+/* Widths of K and V in KV pages, for each kv head. */
+static inline uint32_t arch_k_dim(const arch *a) { return a->kv_lora ? a->kv_lora + a->rope_dims : a->head_dim; }
+static inline uint32_t arch_v_dim(const arch *a) { return a->kv_lora ? a->kv_lora : a->v_head_dim; }
+
 void arch_default(arch *a); /* zero, multipliers 1, one attention kind, silu, gated, rope half */
 tess_status arch_check(const arch *a, tess_error *err); /* ranges and relations; names the field */
 void arch_put(const arch *a, kvs_builder *b);
@@ -118,13 +126,17 @@ tess_status arch_get(arch *a, const kvs *k, tess_error *err);
 
 /* ---- roles ---- */
 enum { AXIS_NONE = 0, AXIS_Q_HEADS = 1, AXIS_KV_HEADS = 2, AXIS_FFN = 3, AXIS_VOCAB = 4, AXIS_EXPERT = 5,
-       AXIS_SHARED = 6 /* width of a shared expert */, AXIS_COUNT = 7 };
+       AXIS_SHARED = 6 /* width of a shared expert */, AXIS_V_HEADS = 7 /* q heads, v_head_dim wide */,
+       AXIS_COUNT = 8 };
 enum { ROLE_NONE = 0, ROLE_EMBED = 1, ROLE_HEAD = 2, ROLE_FINAL_NORM = 3, ROLE_ATTN_NORM = 4, ROLE_Q = 5, ROLE_K = 6, ROLE_V = 7,
        ROLE_O = 8, ROLE_Q_NORM = 9, ROLE_K_NORM = 10, ROLE_FFN_NORM = 11, ROLE_GATE = 12, ROLE_UP = 13, ROLE_DOWN = 14,
        ROLE_POST_ATTN_NORM = 15, ROLE_POST_FFN_NORM = 16, ROLE_POS_EMBED = 17, ROLE_ROUTER = 18,
        ROLE_ROUTER_CORRECTION = 19 /* added to scores for the choice alone */, ROLE_EXP_GATE = 20, ROLE_EXP_UP = 21, ROLE_EXP_DOWN = 22,
        ROLE_SH_GATE = 23, ROLE_SH_UP = 24, ROLE_SH_DOWN = 25, ROLE_SH_SWITCH = 26 /* its sigmoid weighs the shared expert */,
-       ROLE_EMBED_NORM = 27, ROLE_Q_EACH = 28, ROLE_K_EACH = 29 /* norm of each head */, ROLE_SINKS = 30, ROLE_COUNT = 31 };
+       ROLE_EMBED_NORM = 27, ROLE_Q_EACH = 28, ROLE_K_EACH = 29 /* norm of each head */, ROLE_SINKS = 30,
+       /* latent attention (kv_lora > 0): K and V of all heads come from one latent vector; see program.c */
+       ROLE_Q_A = 31, ROLE_Q_A_NORM = 32, ROLE_KV_A = 33, ROLE_KV_A_NORM = 34, ROLE_K_B = 35 /* of each head kv_lora x nope: latent from query */,
+       ROLE_V_B = 36, ROLE_LATENT_O = 37, ROLE_COUNT = 38 };
 enum { PART_DATA = 0, PART_BIAS = 3 };
 
 typedef struct {

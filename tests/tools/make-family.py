@@ -63,6 +63,9 @@ FAMILIES = {
     "deepseek-v2": ("deepseek_v2", dict(DEEP, topk_method="group_limited_greedy")),
     "deepseek-v2-lite": ("deepseek_v2", dict(DEEP, q_lora_rank=None, topk_method="greedy", n_group=1, topk_group=1)),
     "deepseek-v3": ("deepseek_v3", dict(DEEP)),
+    "deepseek-v3-yarn": ("deepseek_v3", dict(DEEP, q_lora_rank=None, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=3,
+                                             rope_interleave=False, attention_bias=True, rope_scaling=dict(
+        type="yarn", factor=4.0, original_max_position_embeddings=64, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=0.8))),
     "gpt-oss": ("gpt_oss", dict(BASE, intermediate_size=40, num_local_experts=5, num_experts_per_tok=2, head_dim=16, sliding_window=20)),
     "qwen3-4heads": ("qwen3", dict(BASE, head_dim=24)),
     "ernie4_5-moe": ("ernie4_5_moe", dict(BASE, moe_intermediate_size=40, moe_num_experts=6, moe_k=2, moe_num_shared_experts=1,
