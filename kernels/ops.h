@@ -97,7 +97,8 @@ typedef struct {
  * base + layer_off + head * head_bytes:
  *   K  at 0:      f32/f16 [page_tokens / 8][k_dim][8]     (8 positions in lanes)
  *   V  at v_off:  f32/f16 [page_tokens][v_dim]
- *   (int8 pages keep f16 scales at s_off: ks[page_tokens], vs[page_tokens], and K as [page_tokens/8][k_dim/4][8][4])
+ *   int8: K as [page_tokens / 8][ceil(k_dim / 4)][8][4], V alike to f16; at s_off f16 ks[page_tokens], vs[page_tokens]: one
+ *   scale for each position of K and of V, value = scale * q
  * Slots that were not written yet are never multiplied: a masked position contributes exactly nothing. */
 typedef struct {
     uint32_t dtype;        /* DT_F32, DT_F16, DT_I8 */
@@ -108,16 +109,18 @@ typedef struct {
 typedef struct { uint32_t n_tokens; const uint32_t *pos; const uint32_t *seq; uint8_t *const *const *tables; } op_batch;
 /* tables[seq[t]][pos / page_tokens] = base of the page of position pos of row t's sequence. */
 
-/* Writes K [t][n_kv_heads][k_dim] and V into the pages of each row's position, rounded to nearest even for f16. */
+/* Writes K [t][n_kv_heads][k_dim] and V into the pages of each row's position, rounded to nearest even for f16. int8, for each
+ * row of K and of V: amax = the greatest |x|; not finite: scale = NaN, all q = 0. Else scale = amax / 127, rounded to f16 and
+ * at most 65504; q = x * (1 / scale), at least -127, at most 127, rounded to nearest even; scale 0: all q = 0. */
 typedef struct { op_kv kv; op_batch b; const float *k, *v; size_t ks, vs; } op_kv_write_args;
 
 /* out[t][h][v_dim] = softmax(scale * q.k) v over the positions lo(t)..pos[t], lo = window ? max(0, pos + 1 - window) : 0.
  * The query head h of the rank reads local kv head (q_head0 + h) / group - kv_head0.
  * Positions are walked in chunks of 256 aligned at multiples of 256, only the part in [lo, pos] of each:
- *   s[j] = dot(q, k_j) chain ascending d; s = s * scale; softcap > 0: s = cap * tanh(s / cap) (op_tanh);
+ *   s[j] = dot(q, k_j) chain ascending d (int8: of the codes of k_j; then s = s * ks[j]); s = s * scale; softcap > 0: s = cap * tanh(s / cap) (op_tanh);
  *   bias not NULL: s = s + (bias[h][j] - bias[h][pos[t]]); bias: of the rank's heads, up to a multiple of 256 positions each;
  *   m = max s; p[j] = exp(s[j] - m); l = lanes8(p) with lane (position % 8), absent positions add nothing;
- *   o[d] = chain over ascending positions: fma(p[j], v_j[d], o[d]), starting from 0.
+ *   o[d] = chain over ascending positions: fma(p[j], v_j[d], o[d]), starting from 0 (int8: p[j] * vs[j] and the codes of v_j).
  * Merge in ascending chunks, starting from the first chunk's (M, L, O) = (m, l, o):
  *   M' = max(M, m); a = exp(M - M'); b = exp(m - M'); L' = fma(L, a, l * b); O'[d] = fma(O[d], a, o[d] * b).
  * out = (O * c) / L (division), c = 1. sinks: not NULL: after the last chunk M' = max(M, sink[h]); c = exp(M - M');

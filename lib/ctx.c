@@ -18,7 +18,6 @@ static tess_status resolve(const tess_model *m, const tess_ctx_params *in, tess_
     if (p->max_seq_tokens > limit) return ERR(err, TESS_E_ARG, "a context of %u tokens was asked for; the model is made for %u", p->max_seq_tokens, limit);
     if (p->max_step_tokens > 1 << 20) return ERR(err, TESS_E_ARG, "max_step_tokens is %u, the limit is %d", p->max_step_tokens, 1 << 20);
     if (p->kv_dtype < TESS_KV_AUTO || p->kv_dtype > TESS_KV_INT8) return ERR(err, TESS_E_ARG, "kv_dtype %d is unknown", p->kv_dtype);
-    if (p->kv_dtype == TESS_KV_INT8) return ERR(err, TESS_E_UNSUPPORTED, "an int8 KV cache is not supported by this version; use f16 or f32");
     return TESS_OK;
 }
 

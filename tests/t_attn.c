@@ -15,6 +15,19 @@ typedef struct {
     uint8_t *const *tables[MAX_SEQ];
 } world;
 
+/* Replaces rows that were written to an int8 page by what their codes stand for. which: 0 K, 1 V. */
+static void read_codes(const op_kv *pg, const uint8_t *head, uint32_t slot, uint32_t which, float *x)
+{
+    uint32_t n = which ? pg->v_dim : pg->k_dim, groups = (pg->k_dim + 3) / 4;
+    float d = f16_to_f32(rd16(head + pg->s_off + 2 * (which * pg->page_tokens + slot)));
+    for (uint32_t i = 0; i < n; i++) {
+        size_t at = which ? pg->v_off + (size_t)slot * pg->v_dim + i : ((slot / 8 * groups + i / 4) * 8 + slot % 8) * 4 + i % 4;
+        float y = d * (float)(int8_t)head[at];
+        if (!(fabsf(y - x[i]) <= 0.5001f * d + 127 * d * 0.0005f)) fail_msg("int8: %g became %g, scale %g", (double)x[i], (double)y, (double)d);
+        x[i] = y;
+    }
+}
+
 static void world_make(world *w, uint32_t dtype, uint32_t page, uint32_t heads, uint32_t k_dim, uint32_t v_dim, uint32_t max_len)
 {
     *w = (world){.kv = {.dtype = dtype,
@@ -42,6 +55,11 @@ static void world_make(world *w, uint32_t dtype, uint32_t page, uint32_t heads, 
         const op_table *ops = rnd(2) && fast ? fast : &op_table_ref;
         EACH_THREAD(ops->kv_write, &a, between(1, 5));
         free(pos), free(seq);
+        for (uint32_t i = 0; dtype == DT_I8 && i < w->len[s] * heads; i++) {
+            const uint8_t *head = w->pages[s][i / heads / page] + w->kv.layer_off + i % heads * w->kv.head_bytes;
+            read_codes(&w->kv, head, i / heads % page, 0, w->k[s] + (size_t)i * k_dim);
+            read_codes(&w->kv, head, i / heads % page, 1, w->v[s] + (size_t)i * v_dim);
+        }
         for (size_t i = 0; i < nk && dtype == DT_F16; i++) w->k[s][i] = f16_to_f32(f32_to_f16(w->k[s][i]));
         for (size_t i = 0; i < nv && dtype == DT_F16; i++) w->v[s][i] = f16_to_f32(f32_to_f16(w->v[s][i]));
     }
@@ -76,6 +94,34 @@ static void kv_write_is_right(void **state)
                     if (!same(want, got)) fail_msg("slot %u of head %u, dim %u: %g, want %g", p, h, d, (double)got, (double)want);
                 }
         world_free(&w);
+    }
+}
+
+/* int8: both tables write the same bytes and nothing else, whatever the values. */
+static void kv_write_int8_is_equal(void **state)
+{
+    (void)state;
+    const float hard[] = {0, -0.0f, 1e-40f, 1e-7f, 7.6e-6f, 65504.0f * 127, 3e38f, NAN, INFINITY, -INFINITY};
+    NEED_FAST();
+    for (uint32_t i = 0; i < 300; i++) {
+        uint32_t heads = between(1, 3), kd = between(1, 70), vd = between(1, 70), n = between(1, 16), pos[16], seq[16] = {0};
+        op_kv pg = {.dtype = DT_I8, .page_tokens = 16, .n_kv_heads = heads, .k_dim = kd, .v_dim = vd};
+        op_kv_layout(&pg);
+        uint8_t *page[2] = {must(malloc(heads * pg.head_bytes)), must(malloc(heads * pg.head_bytes))}, *const *tables[2] = {page, page + 1};
+        float *k = reals((size_t)n * heads * kd), *v = reals((size_t)n * heads * vd);
+        float unit = rnd(3) ? 1.0f : hard[2 + rnd(4)];
+        for (uint32_t j = 0; j < n * heads * kd; j++) k[j] *= unit;
+        k[rnd(n * heads * kd)] = hard[rnd(ARRAY_LEN(hard))];
+        v[rnd(n * heads * vd)] = hard[rnd(ARRAY_LEN(hard))];
+        for (uint32_t t = 0; t < n; t++) pos[t] = t;
+        for (int j = 0; j < 2; j++) {
+            memset(page[j], 0xee, heads * pg.head_bytes);
+            op_kv_write_args a = {pg, {n, pos, seq, &tables[j]}, k, v, (size_t)heads * kd, (size_t)heads * vd};
+            EACH_THREAD((j ? fast : &op_table_ref)->kv_write, &a, between(1, 5));
+        }
+        assert_memory_equal(page[0], page[1], heads * pg.head_bytes);
+        for (int j = 0; j < 2; j++) free(page[j]);
+        free(k), free(v);
     }
 }
 
@@ -186,8 +232,8 @@ static void attn_case(uint32_t dtype, uint32_t k_dim, uint32_t v_dim, uint32_t m
 static void attn_is_right(void **state)
 {
     (void)state;
-    for (uint32_t i = 0; i < 60; i++)
-        attn_case(i % 2 ? DT_F16 : DT_F32, between(1, 40), between(1, 40), i % 10 == 0 ? 800 : 60, 5, true);
+    for (uint32_t i = 0; i < 90; i++)
+        attn_case(i % 3 == 2 ? DT_I8 : i % 3 ? DT_F16 : DT_F32, between(1, 40), between(1, 40), i % 10 == 0 ? 800 : 60, 5, true);
 }
 static void attn_is_equal(void **state)
 {
@@ -197,7 +243,7 @@ static void attn_is_equal(void **state)
     for (uint32_t i = 0; i < ARRAY_LEN(dims); i++)
         for (int j = 0; j < 12; j++) {
             uint32_t v_dim = j % 6 ? dims[i] : between(1, 100);
-            attn_case(j % 2 ? DT_F16 : DT_F32, dims[i], v_dim,
+            attn_case(j % 3 == 2 ? DT_I8 : j % 3 ? DT_F16 : DT_F32, dims[i] - (j % 5 == 4), v_dim,
                       j < 8          ? 90
                       : dims[i] > 80 ? 400
                                      : 1100,
@@ -260,12 +306,21 @@ static void bits_are_pinned(void **state)
     uint64_t h = hash64(y, sizeof y, 0);
     if (h != 0x0313088d81675e88) fail_msg("hash %016llx", (unsigned long long)h);
     world_free(&k);
+    rng = 88172645463325252u;
+    world_make(&k, DT_I8, 16, 2, 16, 16, 300);
+    uint32_t pos8[T] = {0, k.len[0] / 2, k.len[0] - 1};
+    a.kv = k.kv, a.b.pos = pos8, a.b.tables = k.tables;
+    op_table_ref.attn(&a, 0, 1);
+    h = hash64(y, sizeof y, 0);
+    if (h != 0x71eef40bc7f14069) fail_msg("hash of int8 %016llx", (unsigned long long)h);
+    world_free(&k);
     free(q), free(sinks);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kv_write_int8_is_equal),
         cmocka_unit_test(kv_write_is_right),      cmocka_unit_test(attn_is_right),   cmocka_unit_test(attn_is_equal),
         cmocka_unit_test(attn_bears_bad_numbers), cmocka_unit_test(bits_are_pinned),
     };

@@ -150,9 +150,11 @@ static void same_bits_for_every_setting(void **state)
         {1, 2, 512, 32}, {1, 3, 7, 16}, {1, 1, 1, 64}, {2, 2, 512, 32}, {3, 3, 32, 16}, {4, 1, 7, 32}, {4, 8, 33, 64}, {8, 2, 5, 16},
     };
     need_model();
-    for (int k = 0; k < 4; k++) { /* KV f32 and f16 with the float model; q8, q4 */
-        int kv = k == 1 ? TESS_KV_F16 : TESS_KV_F32;
-        const char *path = k < 2 ? model_path : quant_path[k - 2];
+    const struct { const char *path; int kv; } kinds[] = {{model_path, TESS_KV_F32},    {model_path, TESS_KV_F16},     {model_path, TESS_KV_INT8},
+                                                          {quant_path[0], TESS_KV_F32}, {quant_path[1], TESS_KV_INT8}};
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        int kv = kinds[k].kv;
+        const char *path = kinds[k].path;
         run(path, 1, 1, 512, 32, kv, &want, ids);
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
             run(path, cases[i].ranks, cases[i].threads, cases[i].chunk, cases[i].page, kv, &got, ids2);

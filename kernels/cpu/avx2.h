@@ -30,6 +30,8 @@ enum { TILE_T = 6, TILE_B = 4 };
 typedef void (*avx2_tile)(const uint8_t *const *w, size_t step, const float *const *x, size_t n_k, float *acc, size_t as, bool more,
                           size_t ahead);
 avx2_tile avx2_tile_get(uint32_t dtype, uint32_t n_b, uint32_t n_t);
+/* The same shapes for K of int8 pages: [k / 4][8 lanes][4]; step is not used, and sums begin at 0. */
+avx2_tile avx2_tile_k8(uint32_t n_b, uint32_t n_t);
 /* Row blocks of the tile for n_t tokens: as many accumulators as registers. */
 static inline uint32_t avx2_tile_blocks(uint32_t n_t) { return n_t <= 3 ? 4 : 2; }
 /* The tiles that n tokens are cut into are as equal as can be: the size of tile number i of ceil(n / TILE_T). */
@@ -43,6 +45,7 @@ void avx2_linear(const op_linear_args *a, uint32_t thread, uint32_t n_threads);
 /* The same for a share of q8 or q4 weights, avx2_quant.c. */
 void avx2_linear_quant(const op_linear_args *a, const run_share *s);
 void avx2_quant(const op_quant_args *a, uint32_t thread, uint32_t n_threads);
+void avx2_kv_write(const op_kv_write_args *a, uint32_t thread, uint32_t n_threads);
 void avx2_attn(const op_attn_args *a, uint32_t thread, uint32_t n_threads);
 
 /* ---- tails: the first n lanes ---- */
@@ -58,9 +61,10 @@ INLINE void store_some(float *p, __m256 v, uint32_t n)
     else _mm256_maskstore_ps(p, lane_mask(n), v);
 }
 
-/* 8 elements of a float dtype. */
+/* 8 elements of a float dtype, or int8. */
 INLINE __m256 widen8(uint32_t dt, const uint8_t *p)
 {
+    if (dt == DT_I8) return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
     if (dt == DT_F32) return _mm256_loadu_ps((const float *)(const void *)p);
     __m128i h = _mm_loadu_si128((const __m128i *)(const void *)p);
     if (dt == DT_F16) return _mm256_cvtph_ps(h);

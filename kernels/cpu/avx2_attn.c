@@ -28,6 +28,7 @@ typedef struct {
     _Alignas(32) float max[Q_MAX], sum[Q_MAX]; /* M, L */
     _Alignas(32) float m[Q_MAX], l[Q_MAX];     /* of the chunk */
     _Alignas(32) float fa[Q_MAX], fb[Q_MAX];   /* factors of the old and the new part */
+    _Alignas(32) float ks[ATTN_CHUNK], vs[ATTN_CHUNK]; /* int8: scales of the chunk's seen positions */
     _Alignas(32) float s[Q_MAX][ATTN_CHUNK];   /* scores, then probabilities; by position % ATTN_CHUNK */
 } attn_tile;
 
@@ -75,6 +76,19 @@ static void k_blocks(const attn_tile *x, const seen *c, uint32_t p, uint32_t n_b
     }
 }
 
+/* Scales of 8 positions at a time: they lie in one page, which is there when one of them is seen. */
+static void load_scales(attn_tile *x, const seen *c)
+{
+    const op_kv *pg = &x->a->kv;
+    for (uint32_t p = c->lo / 8 * 8; p < c->hi; p += 8) {
+        uint8_t *head = kv_head(pg, &x->a->b, x->t0, p, x->g);
+        size_t at = 2 * (size_t)(p % pg->page_tokens);
+        const void *k = kv_scales(pg, head, false) + at, *v = kv_scales(pg, head, true) + at;
+        _mm256_store_ps(x->ks + (p - c->base), _mm256_cvtph_ps(_mm_loadu_si128(k)));
+        _mm256_store_ps(x->vs + (p - c->base), _mm256_cvtph_ps(_mm_loadu_si128(v)));
+    }
+}
+
 static void tile_scores(attn_tile *x, const seen *c)
 {
     const op_kv *pg = &x->a->kv;
@@ -87,7 +101,8 @@ static void tile_scores(attn_tile *x, const seen *c)
         for (uint32_t i = 0, done = 0; done < n_q; i++) {
             uint32_t n_t = avx2_tile_cut(n_q, i);
             for (uint32_t b = 0; b < n_b; b += avx2_tile_blocks(n_t)) {
-                avx2_tile tile = avx2_tile_get(pg->dtype, MIN(n_b, avx2_tile_blocks(n_t)), n_t);
+                uint32_t shape = MIN(n_b, avx2_tile_blocks(n_t));
+                avx2_tile tile = pg->dtype == DT_I8 ? avx2_tile_k8(shape, n_t) : avx2_tile_get(pg->dtype, shape, n_t);
                 tile(w + b, TILE_ROWS, x->q + q0 + done, pg->k_dim, &x->s[q0 + done][p - c->base + b * TILE_ROWS], ATTN_CHUNK,
                      false, done ? 0 : ahead);
             }
@@ -112,8 +127,11 @@ static void query_softmax(attn_tile *x, uint32_t i, uint32_t base, uint32_t lo, 
     float *s = x->s[i];
     float lanes[8], m = -INFINITY;
     __m256 max = set8(-INFINITY), sum = _mm256_setzero_ps();
+    bool int8 = x->a->kv.dtype == DT_I8;
     for (uint32_t j = lo / 8 * 8; j < hi; j += 8) {
-        __m256 v = soft_cap8(_mm256_mul_ps(_mm256_load_ps(s + j), set8(x->a->scale)), x->a->softcap);
+        __m256 v = _mm256_load_ps(s + j);
+        if (int8) v = _mm256_mul_ps(v, _mm256_load_ps(x->ks + j));
+        v = soft_cap8(_mm256_mul_ps(v, set8(x->a->scale)), x->a->softcap);
         if (bias) v = _mm256_add_ps(v, _mm256_sub_ps(_mm256_loadu_ps(bias + base + j), own));
         _mm256_store_ps(s + j, v);
         max = _mm256_max_ps(_mm256_blendv_ps(set8(-INFINITY), v, seen_lanes(j, lo, hi)), max); /* a NaN loses, as in ref.c */
@@ -123,7 +141,7 @@ static void query_softmax(attn_tile *x, uint32_t i, uint32_t base, uint32_t lo, 
     for (uint32_t j = lo / 8 * 8; j < hi; j += 8) {
         __m256 p = exp8(_mm256_sub_ps(_mm256_load_ps(s + j), set8(m)));
         p = _mm256_and_ps(p, seen_lanes(j, lo, hi));
-        _mm256_store_ps(s + j, p);
+        _mm256_store_ps(s + j, int8 ? _mm256_mul_ps(p, _mm256_load_ps(x->vs + j)) : p);
         sum = _mm256_add_ps(sum, p); /* adding 0 changes nothing: the sum is never -0 */
     }
     x->m[i] = m;
@@ -212,6 +230,7 @@ static void tile_chunk(attn_tile *x, uint32_t base)
     seen c = chunk_seen(x, base);
     if (c.r0 == c.r1) return;
     uint32_t q0 = c.r0 * x->n_h, q1 = c.r1 * x->n_h;
+    if (x->a->kv.dtype == DT_I8) load_scales(x, &c);
     tile_scores(x, &c);
     for (uint32_t i = q0; i < q1; i++) {
         uint32_t r = i / x->n_h, lo = MAX(base, row_lo(x, r)), hi = MIN(base + ATTN_CHUNK, row_pos(x, r) + 1);

@@ -121,37 +121,6 @@ static void avx2_rope(const op_rope_args *a, uint32_t thread, uint32_t n_threads
     }
 }
 
-/* ---- pages ---- */
-/* n elements to f16, element i at p[i * stride]. */
-static void store_f16(uint8_t *p, size_t stride, const float *x, uint32_t n)
-{
-    uint16_t h[8];
-    for (uint32_t i = 0; i < n; i += 8) {
-        uint32_t some = MIN(8, n - i);
-        _mm_storeu_si128((__m128i *)(void *)h, _mm256_cvtps_ph(load_some(x + i, n - i), _MM_FROUND_TO_NEAREST_INT));
-        if (stride == 1) memcpy(p + 2 * i, h, 2 * (size_t)some);
-        else
-            for (uint32_t j = 0; j < some; j++) memcpy(p + 2 * stride * (i + j), &h[j], 2);
-    }
-}
-
-static void avx2_kv_write(const op_kv_write_args *a, uint32_t thread, uint32_t n_threads)
-{
-    const op_kv *pg = &a->kv;
-    uint64_t lo, hi;
-    if (pg->dtype != DT_F16) {
-        ref_kv_write(a, thread, n_threads);
-        return;
-    }
-    pool_share((uint64_t)a->b.n_tokens * pg->n_kv_heads, 1, thread, n_threads, &lo, &hi);
-    for (uint64_t j = lo; j < hi; j++) {
-        uint32_t t = (uint32_t)(j / pg->n_kv_heads), g = (uint32_t)(j % pg->n_kv_heads), slot = a->b.pos[t] % pg->page_tokens;
-        uint8_t *page = kv_head(pg, &a->b, t, a->b.pos[t], g);
-        store_f16(page + 2 * kv_k_at(pg, slot, 0), TILE_ROWS, a->k + t * a->ks + (size_t)g * pg->k_dim, pg->k_dim);
-        store_f16(page + pg->v_off + (size_t)slot * pg->v_dim * 2, 1, a->v + t * a->vs + (size_t)g * pg->v_dim, pg->v_dim);
-    }
-}
-
 /* ---- elementwise ---- */
 INLINE __m256 gelu8(__m256 x)
 {

@@ -107,9 +107,10 @@ static float act_swiglu_clamp(float g, float u, float alpha, float limit)
 
 static float soft_cap(float x, float cap) { return cap > 0.0f ? cap * op_tanh(x / cap) : x; }
 
-/* Element i of a float array of any float dtype. */
+/* Element i of an array of any float dtype, or of int8. */
 static float widen(uint32_t dt, const uint8_t *p, size_t i)
 {
+    if (dt == DT_I8) return (float)(int8_t)p[i];
     if (dt == DT_F32) return float_of(rd32(p + 4 * i));
     return dt == DT_F16 ? f16_to_f32(rd16(p + 2 * i)) : bf16_to_f32(rd16(p + 2 * i));
 }
@@ -312,13 +313,30 @@ static void ref_rope(const op_rope_args *a, uint32_t thread, uint32_t n_threads)
 }
 
 /* ---- pages ---- */
-static void kv_store(uint32_t dt, uint8_t *p, size_t i, float v)
+/* inv: of int8, what codes are multiplied with; NaN: all codes are 0. */
+static void kv_store(uint32_t dt, uint8_t *p, size_t i, float v, float inv)
 {
     if (dt == DT_F32) memcpy(p + 4 * i, &v, 4);
-    else {
+    else if (dt == DT_F16) {
         uint16_t h = f32_to_f16(v);
         memcpy(p + 2 * i, &h, 2);
+    } else {
+        float q = inv == inv ? v * inv : 0.0f;
+        q = q > -127.0f ? q : -127.0f;
+        p[i] = (uint8_t)round_even(q < 127.0f ? q : 127.0f);
     }
+}
+
+/* Stores the scale of a row of an int8 page; gives its inverse, NaN when the codes are to be 0. */
+static float kv_inverse(const op_kv *pg, const float *x, uint32_t n, uint8_t *scale)
+{
+    uint32_t top = 0;
+    if (pg->dtype != DT_I8) return 0.0f;
+    for (uint32_t i = 0; i < n; i++) top = MAX(top, bits_of(x[i]) & 0x7fffffff);
+    uint16_t h = f32_to_f16(float_of(top) / 127.0f);
+    h = top >= 0x7f800000 ? 0x7e00 : h > 0x7bff ? 0x7bff : h;
+    memcpy(scale, &h, 2);
+    return h == 0 || h == 0x7e00 ? NAN : 1.0f / f16_to_f32(h);
 }
 
 void ref_kv_write(const op_kv_write_args *a, uint32_t thread, uint32_t n_threads)
@@ -331,8 +349,10 @@ void ref_kv_write(const op_kv_write_args *a, uint32_t thread, uint32_t n_threads
         uint32_t slot = a->b.pos[t] % pg->page_tokens;
         uint8_t *page = kv_head(pg, &a->b, t, a->b.pos[t], g);
         const float *k = a->k + t * a->ks + (size_t)g * pg->k_dim, *v = a->v + t * a->vs + (size_t)g * pg->v_dim;
-        for (uint32_t d = 0; d < pg->k_dim; d++) kv_store(pg->dtype, page, kv_k_at(pg, slot, d), k[d]);
-        for (uint32_t d = 0; d < pg->v_dim; d++) kv_store(pg->dtype, page + pg->v_off, (size_t)slot * pg->v_dim + d, v[d]);
+        float ks = kv_inverse(pg, k, pg->k_dim, kv_scales(pg, page, false) + 2 * (size_t)slot);
+        float vs = kv_inverse(pg, v, pg->v_dim, kv_scales(pg, page, true) + 2 * (size_t)slot);
+        for (uint32_t d = 0; d < pg->k_dim; d++) kv_store(pg->dtype, page, kv_k_at(pg, slot, d), k[d], ks);
+        for (uint32_t d = 0; d < pg->v_dim; d++) kv_store(pg->dtype, page + pg->v_off, (size_t)slot * pg->v_dim + d, v[d], vs);
     }
 }
 
@@ -350,9 +370,10 @@ static float attn_scores(const op_attn_args *a, uint32_t t, uint32_t h, uint32_t
     const float *bias = a->bias ? a->bias + h * a->bias_stride : NULL;
     float max = -INFINITY;
     for (uint32_t j = p0; j < p1; j++) {
-        const uint8_t *k = kv_head(pg, &a->b, t, j, g);
+        uint8_t *head = kv_head(pg, &a->b, t, j, g);
         float s = 0.0f;
-        for (uint32_t d = 0; d < pg->k_dim; d++) s = fmaf(widen(pg->dtype, k, kv_k_at(pg, j % pg->page_tokens, d)), q[d], s);
+        for (uint32_t d = 0; d < pg->k_dim; d++) s = fmaf(widen(pg->dtype, head, kv_k_at(pg, j % pg->page_tokens, d)), q[d], s);
+        if (pg->dtype == DT_I8) s = s * f16_to_f32(rd16(kv_scales(pg, head, false) + j % pg->page_tokens * 2));
         s = soft_cap(s * a->scale, a->softcap);
         if (bias) s = s + (bias[j] - bias[a->b.pos[t]]);
         p[j % ATTN_CHUNK] = s;
@@ -369,6 +390,9 @@ static void attn_chunk(const op_attn_args *a, uint32_t t, uint32_t h, uint32_t g
     for (uint32_t j = p0; j < p1; j++) {
         p[j % ATTN_CHUNK] = op_exp(p[j % ATTN_CHUNK] - m);
         lanes[j % 8] += p[j % ATTN_CHUNK];
+        if (pg->dtype != DT_I8) continue;
+        const uint8_t *vs = kv_scales(pg, kv_head(pg, &a->b, t, j, g), true);
+        p[j % ATTN_CHUNK] = p[j % ATTN_CHUNK] * f16_to_f32(rd16(vs + j % pg->page_tokens * 2));
     }
     float l = lanes8_total(lanes), fa = 0.0f, fb = 1.0f;
     if (st->first) *st = (softmax_state){m, l, true};
