@@ -14,6 +14,10 @@
 
 static tess_status feed(tok_chain *c, uint32_t i, const char *s, size_t n, bool end);
 
+/* Longest text that one stage may make of a token, or of what it holds: replacements by longer texts, one behind another, must
+ * not fill the memory. */
+enum { STAGE_MAX = 1 << 26 };
+
 static tess_status no_memory(tok_chain *c) { return ERR(c->err, TESS_E_NOMEM, "no memory to decode tokens"); }
 
 size_t held_suffix(const char *s, size_t n, const char *what, size_t what_len)
@@ -21,6 +25,11 @@ size_t held_suffix(const char *s, size_t n, const char *what, size_t what_len)
     for (size_t k = MIN(n, what_len - 1); k > 0; k--)
         if (memcmp(s + n - k, what, k) == 0) return k;
     return 0;
+}
+
+static tess_status check_length(tok_chain *c, const chain_stage *st)
+{
+    return st->out.len <= STAGE_MAX ? TESS_OK : ERR(c->err, TESS_E_FORMAT, "the decoders of the tokenizer make more than %d MiB of one token", STAGE_MAX >> 20);
 }
 
 /* ---- whole tokens ---- */
@@ -37,6 +46,7 @@ static tess_status replace_token(tok_chain *c, uint32_t i, const tok_op *op, con
         if (!found) break;
         buf_put(&st->out, s + done, b - done);
         buf_put(&st->out, op->text[1], op->len[1]);
+        TRY(check_length(c, st));
         done = e;
     }
     if (!buf_put(&st->out, s + done, n - done)) return no_memory(c);
@@ -250,6 +260,7 @@ static tess_status replace_fragment(tok_chain *c, uint32_t i, const tok_op *op, 
     for (const char *hit; (hit = memmem(h + k, all - k, op->text[0], op->len[0])); k = (size_t)(hit - h) + op->len[0]) {
         buf_put(&st->out, h + k, (size_t)(hit - h) - k);
         buf_put(&st->out, op->text[1], op->len[1]);
+        TRY(check_length(c, st));
     }
     size_t keep = end ? 0 : held_suffix(h + k, all - k, op->text[0], op->len[0]);
     buf_put(&st->out, h + k, all - k - keep);

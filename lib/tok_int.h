@@ -154,9 +154,10 @@ const added_token *added_next(const added_set *set, plain_view *plain, const cha
 enum { CACHE_SLOTS = 8192, CACHE_KEY = 26, CACHE_IDS = 9 };
 typedef struct { uint8_t len, n; char key[CACHE_KEY]; uint32_t ids[CACHE_IDS]; } cache_slot; /* 64 bytes; len 0 = free */
 
-/* Text that a normalizer works on. attr has one byte for each of text: ATTR_* of the character that it came from. */
+/* Text that a normalizer works on. attr has one byte for each of text: ATTR_* of the character that it came from. A step
+ * that would make it longer than limit fails: 32 replacements of "a" by "aa" must not fill the memory. */
 enum { ATTR_ORIGIN = 1, ATTR_PLAIN = 2 };
-typedef struct { buf text, attr; } norm_text;
+typedef struct { buf text, attr; size_t limit; bool too_long; } norm_text;
 
 typedef struct {
     const tok *t;

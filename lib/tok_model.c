@@ -177,7 +177,7 @@ static tess_status wordpiece_word(tok_run *r, const char *s, size_t n)
     char *text = tok_run_work(r, 1, t->prefix_len + n);
     uint32_t *ids = tok_run_work(r, 0, (n + 1) * sizeof *ids);
     if (!text || !ids) return tok_run_nomem(r);
-    memcpy(text, t->prefix, t->prefix_len);
+    if (t->prefix_len) memcpy(text, t->prefix, t->prefix_len);
     size_t count = 0;
     for (size_t a = 0; a < n;) {
         size_t skip = a ? 0 : t->prefix_len, b = MIN(n, a + t->longest);

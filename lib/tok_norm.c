@@ -11,11 +11,19 @@
 
 #include "tok_int.h"
 
+enum { NORM_FACTOR = 64, NORM_MORE = 1 << 24 }; /* text may grow to 64 times its length and 16 MiB more */
+
+static bool room(norm_text *o, size_t n)
+{
+    if (n <= o->limit && o->text.len <= o->limit - n) return true;
+    o->too_long = true;
+    return false;
+}
 static bool put(norm_text *o, const char *s, size_t n, uint8_t attr)
 {
     char a[16];
     memset(a, attr, sizeof a);
-    if (!buf_put(&o->text, s, n)) return false;
+    if (!room(o, n) || !buf_put(&o->text, s, n)) return false;
     for (; n > sizeof a; n -= sizeof a)
         if (!buf_put(&o->attr, a, sizeof a)) return false;
     return buf_put(&o->attr, a, n);
@@ -27,7 +35,7 @@ static bool put_char(norm_text *o, uint32_t cp, uint8_t attr)
 }
 static bool copy(norm_text *o, const norm_text *in, size_t from, size_t to)
 {
-    return from == to || (buf_put(&o->text, in->text.data + from, to - from) && buf_put(&o->attr, in->attr.data + from, to - from));
+    return from == to || (room(o, to - from) && buf_put(&o->text, in->text.data + from, to - from) && buf_put(&o->attr, in->attr.data + from, to - from));
 }
 
 /* ---- Unicode normalization forms ---- */
@@ -190,6 +198,14 @@ static bool run_strip(norm_text *o, const norm_text *in, bool left, bool right)
     return copy(o, in, a, b);
 }
 
+/* A step failed: the text became too long, or memory ran out. */
+static tess_status failed(tok_run *r)
+{
+    norm_text *o = &r->norm_tmp;
+    if (!o->too_long) return tok_run_nomem(r);
+    return ERR(r->err, TESS_E_FORMAT, "the normalizers of the tokenizer make more than %zu bytes of one text", o->limit);
+}
+
 static tess_status run_replace(tok_run *r, norm_text *o, const norm_text *in, const tok_op *op)
 {
     pattern_iter it;
@@ -199,10 +215,10 @@ static tess_status run_replace(tok_run *r, norm_text *o, const norm_text *in, co
         TRY(pattern_next(&it, &found, &b, &e, r->err));
         if (!found) break;
         uint8_t attr = (uint8_t)(e > 0 ? in->attr.data[e - 1] : in->attr.data[0]);
-        if (!copy(o, in, done, b) || !put(o, op->text[1], op->len[1], attr)) return tok_run_nomem(r);
+        if (!copy(o, in, done, b) || !put(o, op->text[1], op->len[1], attr)) return failed(r);
         done = e;
     }
-    return copy(o, in, done, in->text.len) ? TESS_OK : tok_run_nomem(r);
+    return copy(o, in, done, in->text.len) ? TESS_OK : failed(r);
 }
 
 static void swap(tok_run *r)
@@ -229,7 +245,7 @@ static tess_status run_op(tok_run *r, const tok_op *op)
     case TOK_N_REPLACE: TRY(run_replace(r, o, in, op)); break;
     default: return ERR(r->err, TESS_E_UNSUPPORTED, "normalizer %u is not known to this version", op->code);
     }
-    if (!ok) return tok_run_nomem(r);
+    if (!ok) return failed(r);
     swap(r);
     return TESS_OK;
 }
@@ -239,17 +255,17 @@ static tess_status run_bert(tok_run *r, uint32_t flags)
     static const struct { uint32_t flag; int map; } steps[] = {{TOK_BERT_CLEAN, MAP_CLEAN}, {TOK_BERT_CHINESE, MAP_CHINESE}};
     for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
         if (!(flags & steps[i].flag)) continue;
-        if (!run_map(&r->norm_tmp, &r->norm, steps[i].map)) return tok_run_nomem(r);
+        if (!run_map(&r->norm_tmp, &r->norm, steps[i].map)) return failed(r);
         swap(r);
     }
     if (flags & TOK_BERT_ACCENTS) {
-        if (!run_form(r, &r->norm_tmp, &r->norm, TOK_N_NFD)) return tok_run_nomem(r);
+        if (!run_form(r, &r->norm_tmp, &r->norm, TOK_N_NFD)) return failed(r);
         swap(r);
-        if (!run_map(&r->norm_tmp, &r->norm, MAP_DROP_NONSPACING)) return tok_run_nomem(r);
+        if (!run_map(&r->norm_tmp, &r->norm, MAP_DROP_NONSPACING)) return failed(r);
         swap(r);
     }
     if (!(flags & TOK_BERT_LOWER)) return TESS_OK;
-    if (!run_map(&r->norm_tmp, &r->norm, MAP_LOWER)) return tok_run_nomem(r);
+    if (!run_map(&r->norm_tmp, &r->norm, MAP_LOWER)) return failed(r);
     swap(r);
     return TESS_OK;
 }
@@ -257,6 +273,9 @@ static tess_status run_bert(tok_run *r, uint32_t flags)
 tess_status norm_run(tok_run *r)
 {
     r->norm_tmp.text.len = r->norm_tmp.attr.len = 0;
+    size_t len = r->norm.text.len;
+    r->norm.limit = r->norm_tmp.limit = len < (SIZE_MAX - NORM_MORE) / NORM_FACTOR ? len * NORM_FACTOR + NORM_MORE : SIZE_MAX;
+    r->norm.too_long = r->norm_tmp.too_long = false;
     for (uint32_t i = 0; i < r->t->norm.n && r->norm.text.len; i++) {
         const tok_op *op = &r->t->norm.op[i];
         if (op->code == TOK_N_BERT) TRY(run_bert(r, op->a));

@@ -483,6 +483,60 @@ static void damaged_key_values(void **state)
     mem_free(&mem_libc, x.data);
 }
 
+/* ---- hostile tokenizers ---- */
+
+/* n operations that put 1000 times the letter in place of one. */
+static void put_growing(buf *o, const char *key, const char *list, const char *letter, int n)
+{
+    buf_printf(o, "\"%s\":{\"type\":\"Sequence\",\"%s\":[", key, list);
+    for (int i = 0; i < n; i++) {
+        buf_printf(o, "%s{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"%s\"},\"content\":\"", i ? "," : "", letter);
+        for (int k = 0; k < 1000; k++) buf_puts(o, letter);
+        buf_puts(o, "\"}");
+    }
+    buf_puts(o, "]}");
+}
+
+static void growth_has_a_limit(void **state)
+{
+    UNUSED(state);
+    kit x;
+    buf o;
+    tess_error e = {0};
+    tok_ids ids = {0};
+    const int32_t a = 'a' - '!'; /* the alphabet begins at '!' */
+    for (int decode = 0; decode < 2; decode++) {
+        buf_init(&o, &mem_libc);
+        buf_puts(&o, BYTE_LEVEL_REST ",");
+        if (decode) o.len = 0;
+        put_growing(&o, decode ? "decoder" : "normalizer", decode ? "decoders" : "normalizers", "a", 5);
+        buf_putc(&o, 0);
+        assert_int_equal(kit_byte_level(&x, NULL, NULL, "", o.data, &e), TESS_OK);
+        o.len = 0;
+        if (decode) assert_int_equal(tok_decode(x.t, &a, 1, 0, &o, &e), TESS_E_FORMAT);
+        else assert_int_equal(tok_encode(x.t, "a", 1, 0, NULL, 0, &ids, &e), TESS_E_FORMAT);
+        assert_non_null(strstr(e.text, decode ? "decoders" : "normalizers"));
+        tok_ids_free(x.t, &ids);
+        buf_free(&o);
+        kit_close(&x);
+    }
+}
+
+static void wordpiece_without_a_prefix(void **state)
+{
+    UNUSED(state);
+    static const char json[] = "{\"version\":\"1.0\",\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"u\",\"continuing_subword_prefix\":\"\","
+                               "\"max_input_chars_per_word\":100,\"vocab\":{\"u\":0,\"a\":1,\"b\":2}}}";
+    kit x;
+    tok_ids ids = {0};
+    assert_int_equal(kit_open(&x, json, sizeof json - 1, NULL), TESS_OK);
+    assert_int_equal(tok_encode(x.t, "ab", 2, 0, NULL, 0, &ids, NULL), TESS_OK);
+    assert_int_equal(ids.n, 2);
+    assert_int_equal(ids.ids[0] * 10 + ids.ids[1], 12);
+    tok_ids_free(x.t, &ids);
+    kit_close(&x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -491,6 +545,7 @@ int main(void)
         cmocka_unit_test(normal_forms),     cmocka_unit_test(bytes_and_bad_utf8),   cmocka_unit_test(merges_of_both_forms),
         cmocka_unit_test(added_tokens),     cmocka_unit_test(plain_spans),          cmocka_unit_test(bos_of_post_processor),
         cmocka_unit_test(long_runs),        cmocka_unit_test(scans_equal_patterns), cmocka_unit_test(patterns),
-        cmocka_unit_test(faulty_files),     cmocka_unit_test(damaged_key_values)};
+        cmocka_unit_test(faulty_files),     cmocka_unit_test(damaged_key_values),
+        cmocka_unit_test(growth_has_a_limit), cmocka_unit_test(wordpiece_without_a_prefix)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
