@@ -2,8 +2,10 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,8 +34,10 @@ static void say(const char *kind, const char *fmt, va_list ap)
 {
     char text[1024];
     vsnprintf(text, sizeof text, fmt, ap);
-    for (char *s = text; *s; s++)
-        if ((unsigned char)*s < 0x20 || *s == 0x7f) *s = '?';
+    for (unsigned char *s = (unsigned char *)text; *s; s++) {
+        if (*s < 0x20 || *s == 0x7f) *s = '?';
+        if (*s == 0xc2 && s[1] >= 0x80 && s[1] < 0xa0) *s = s[1] = '?'; /* U+0080 to U+009F: some terminals obey them */
+    }
     fprintf(stderr, "%s: %s\n", kind, text);
 }
 
@@ -61,8 +65,18 @@ int cli_fail(const tess_error *err)
 
 /* ---- options ---- */
 
+/* A standard descriptor that is closed would be given to the next file that is opened, and what is printed would go into
+ * it. It gets a file on which every use fails, as on a closed one. */
+static void keep_descriptors(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) < 0) return;
+}
+
 void cli_start(cli_parser *p, const char *program, const cli_option *options, size_t n, int argc, char **argv)
 {
+    keep_descriptors();
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond a file size limit is an error with a message */
     *p = (cli_parser){.program = program, .options = options, .n_options = n, .argv = argv, .argc = argc, .pos = 1};
 }
 
@@ -259,7 +273,8 @@ void cli_progress_update(cli_progress *p, uint64_t done, uint64_t total)
         unsigned tenth = (unsigned)((double)done / (double)total * 10);
         if (tenth <= p->tenth) return;
         p->tenth = tenth;
-        fprintf(stderr, "%s: %u%% of %.2f GB\n", p->what, tenth * 10, (double)total * 1e-9);
+        bool small = total < 100000000;
+        fprintf(stderr, "%s: %u%% of %.2f %s\n", p->what, tenth * 10, (double)total * (small ? 1e-6 : 1e-9), small ? "MB" : "GB");
     }
 }
 

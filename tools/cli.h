@@ -55,6 +55,8 @@ typedef struct {
     bool rest;        /* "--" was seen: what follows is positional */
     const char *name; /* spelling of the option that cli_next returned */
 } cli_parser;
+/* To be called before anything is opened: also makes sure that 0, 1 and 2 are no files of the command, and that a file size
+ * limit is an error and no signal. */
 void cli_start(cli_parser *p, const char *program, const cli_option *options, size_t n, int argc, char **argv);
 /* The next option's id with its value ("--name value", "--name=value"), CLI_POSITIONAL, CLI_END, or CLI_BAD after an
  * error line. "-" alone is positional. */

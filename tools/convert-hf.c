@@ -3,8 +3,7 @@
  * directory with tokenizer files; or a Hugging Face directory from a container.
  *
  * The output is complete under its name or not there. SIGINT and SIGTERM stop between boxes of weights, and the
- * temporary files are removed; a second signal ends the process at once. A write beyond a file size limit is an
- * error, not a signal.
+ * temporary files are removed; a second signal ends the process at once.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -27,7 +26,6 @@ static void install_signals(void)
     sigemptyset(&a.sa_mask);
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
-    signal(SIGXFSZ, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
 }
 
@@ -37,7 +35,7 @@ static const cli_option options[] = {
     {"--type", O_TYPE, "TYPE", "auto (as in the source, default), f32, f16, bf16, q8, q4"},
     {"--tp", O_TP, "N", "lay the weights out for N ranks (default 1); the file runs on any number"},
     {"--store", O_STORE, "HOW", "auto (default), raw (mapped as it is) or zstd"},
-    {"--split-max-size", O_SPLIT, "SIZE", "write several files of at most SIZE bytes, such as 4G"},
+    {"--split-max-size", O_SPLIT, "SIZE", "write several files of at most SIZE bytes, such as 4G; what one rank reads\nof one layer is never cut, so a part may be as large as that"},
     {"-j --threads", O_THREADS, "N", "threads (default: all CPUs that the process may use)"},
     {"--force", O_FORCE, NULL, "replace an existing output"},
     {"--refresh", O_REFRESH, NULL,

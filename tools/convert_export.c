@@ -8,6 +8,7 @@
  */
 #include "convert.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -251,8 +252,11 @@ tess_status convert_export(const convert_options *o, const convert_source *c, te
 {
     job j = {.o = o, .c = c};
     bool made = mkdir(o->export_dir, 0777) == 0;
-    if (!made && !os_is_dir(o->export_dir))
+    int why = errno;
+    if (!made && !os_is_dir(o->export_dir)) {
+        errno = why; /* of mkdir */
         return err_set_os(err, TESS_E_IO, "%s: cannot create the directory", o->export_dir);
+    }
     tess_status st = write_all(&j, err);
     for (uint32_t i = 0; i < j.n_out; i++) os_out_abort(&j.out[i]);
     mem_free(&c->m, j.items);

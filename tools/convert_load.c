@@ -106,8 +106,10 @@ static tess_status put_files(const convert_source *c, const char *dir, kvs_build
     put_hashes(c, b);
     TRY(hf_generation_put(gen->data, gen->len, gen_path, config->data, config->len, config_path, b, err));
     TRY(hf_chat_template_put(jinja->data, jinja->len, tok_config->data, tok_config->len, tok_path, b, err));
-    if (tok->data)
-        return hf_tokenizer_put(&c->m, tok->data, tok->len, tok_config->data, tok_config->len, b, err);
+    if (tok->data) {
+        tess_status st = hf_tokenizer_put(&c->m, tok->data, tok->len, tok_config->data, tok_config->len, b, err);
+        return st < 0 ? err_prefix(err, st, "%s", dir) : TESS_OK;
+    }
     mem_log(&c->m, TESS_LOG_WARN, "%s: has no tokenizer.json; the container will take and give token ids only",
             dir);
     return TESS_OK;

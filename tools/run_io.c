@@ -65,6 +65,8 @@ void run_put_json(run_bytes *b, const char *text, size_t n)
     run_put(b, "\"", 1);
 }
 
+enum { READ_MAX = 1 << 30 }; /* /dev/zero and the like end here and not when memory is full */
+
 /* Reads fd to its end. */
 static int read_all(int fd, const char *name, run_bytes *out)
 {
@@ -78,6 +80,10 @@ static int read_all(int fd, const char *name, run_bytes *out)
             return CLI_EXIT_FILE;
         }
         if (got == 0) break;
+        if (out->n + (size_t)got > READ_MAX) {
+            cli_error("%s: is longer than 1 GiB", name);
+            return CLI_EXIT_FILE;
+        }
         out->n += (size_t)got;
     }
     out->p[out->n] = 0;

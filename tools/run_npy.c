@@ -42,10 +42,12 @@ int run_npy_open(run_npy *f, const char *path, size_t vocab)
     }
     *f = (run_npy){.fd = -1, .path = path, .vocab = vocab};
     f->tmp = run_grow(NULL, &cap, room, 1);
-    snprintf(f->tmp, room, "%s.tmp.%ld", path, (long)getpid());
-    f->fd = open(f->tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    snprintf(f->tmp, room, "%.*s.%s.tmp.%ld", (int)(name - path), path, name, (long)getpid());
+    unlink(f->tmp); /* of an earlier process with this id; O_EXCL: nobody else's link is followed */
+    f->fd = open(f->tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (f->fd >= 0) return 0;
-    cli_error("%s: cannot create: %s", f->tmp, strerror(errno));
+    cli_error("%s: cannot create a temporary file beside it: %s", path, strerror(errno));
     free(f->tmp);
     *f = (run_npy){0};
     return CLI_EXIT_FILE;
@@ -72,7 +74,7 @@ int run_npy_commit(run_npy *f, uint64_t want_rows)
         cli_error("%s: %llu rows of logits came, %llu were expected", f->path, (unsigned long long)f->rows, (unsigned long long)want_rows);
         rc = CLI_EXIT_FAILED;
     } else if (!write_at(f, head, NPY_HEADER, 0) || (close(f->fd) != 0 && (f->os_code = errno))) {
-        cli_error("%s: cannot write: %s", f->tmp, strerror(f->os_code));
+        cli_error("%s: cannot write: %s", f->path, strerror(f->os_code));
         rc = CLI_EXIT_FILE;
     } else {
         f->fd = -1;
