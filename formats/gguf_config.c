@@ -161,7 +161,8 @@ tess_status gguf_config_read(const source *s, gguf_config *out, tess_error *err)
     TRY(r.st);
     out->tied = source_find(s, "output.weight") < 0;
     out->a.tied_head = out->tied;
-    TRY(arch_check(&out->a, err));
+    tess_status st = arch_check(&out->a, err);
+    if (st < 0) return err_prefix(err, st, "%s", s->paths[0]);
     return read_rope_freqs(&r, &out->a);
 }
 

@@ -158,6 +158,12 @@ static void read_latent(cfg *c, arch *a)
     a->head_dim = nope <= 4096 && rope <= 4096 ? nope + rope : 0;
 }
 
+static void check_arch(cfg *c, const arch *a)
+{
+    c->st = arch_check(a, c->err);
+    if (c->st < 0) err_prefix(c->err, c->st, "%s", c->file);
+}
+
 static void read_sizes(cfg *c, const family *f, arch *a)
 {
     snprintf(a->family, sizeof a->family, "%s", f->model_type);
@@ -173,7 +179,7 @@ static void read_sizes(cfg *c, const family *f, arch *a)
     a->norm_eps = cfg_f64(c, c->root, "rms_norm_eps|layer_norm_epsilon|layer_norm_eps|norm_epsilon|norm_eps", f->eps);
     if (c->st < 0) return;
     if (a->n_heads == 0 || a->n_layers > ARCH_MAX_LAYERS) {
-        c->st = arch_check(a, c->err);
+        check_arch(c, a);
         return;
     }
     a->head_dim = cfg_u32(c, "head_dim", a->hidden_size / a->n_heads, false);
@@ -415,7 +421,7 @@ static void read_arch(cfg *c, hf_config *out)
     if (c->st == TESS_OK) hf_rope_factors(c, a);
     out->tied = cfg_bool(c, "tie_word_embeddings", f->tied);
     a->tied_head = out->tied;
-    if (c->st == TESS_OK) c->st = arch_check(a, c->err);
+    if (c->st == TESS_OK) check_arch(c, a);
 }
 
 tess_status hf_config_read(const char *json, size_t len, const char *file, hf_config *out, tess_error *err)

@@ -48,7 +48,7 @@ static tess_status open_text(tess_model *m, tess_error *err)
 {
     const kvs *k = ct_get(m->file)->kv;
     tess_status st = tok_open(k, &m->m, &m->tokenizer, err);
-    if (st < 0 && st != TESS_E_UNSUPPORTED) return st;
+    if (st < 0 && st != TESS_E_UNSUPPORTED) return err_prefix(err, st, "%s", ct_get(m->file)->path);
     TRY(copy_text(m, "chat.template", &m->chat_template, &m->chat_template_len, err));
     TRY(copy_text(m, "tok.bos_token", &m->bos_text, NULL, err));
     TRY(copy_text(m, "tok.eos_token", &m->eos_text, NULL, err));
@@ -88,7 +88,8 @@ static tess_status open_weights(tess_model *m, const tess_model_params *p, tess_
     uint32_t n_ranks = p->n_ranks ? p->n_ranks : 1;
     if (p->devices && strcmp(p->devices, "cpu") != 0) return ERR(err, TESS_E_DEVICE, "devices \"%s\": this build runs on the CPU only; use cpu", p->devices);
     if (p->compute < TESS_COMPUTE_AUTO || p->compute > TESS_COMPUTE_F32) return ERR(err, TESS_E_ARG, "compute %d is unknown", p->compute);
-    TRY(arch_get(&m->a, info->kv, err));
+    tess_status st = arch_get(&m->a, info->kv, err);
+    if (st < 0) return err_prefix(err, st, "%s", info->path);
     TRY(check_axes(info, &m->a, err));
     if (n_ranks > MAX_RANKS) return ERR(err, TESS_E_ARG, "%u ranks asked for; 1 to %d are possible", n_ranks, MAX_RANKS);
     if (p->split) TRY(parse_split(p->split, n_ranks, shares, err));
@@ -99,7 +100,7 @@ static tess_status open_weights(tess_model *m, const tess_model_params *p, tess_
     m->ops = op_table_get(NULL);
     pool *threads;
     TRY(pool_open(&m->m, MIN(m->n_threads, MAX(os_cpu_count(), 1u)), &threads, err));
-    tess_status st = model_load(m, threads, p, err);
+    st = model_load(m, threads, p, err);
     pool_close(threads);
     m->has_weights = st >= 0;
     return st;

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "container_rehash.h"
 #include "model_kit.h"
 #include "tessera.h"
 
@@ -180,6 +181,39 @@ static void types_that_are_no_weights(void **state)
     }
 }
 
+/* Whatever is wrong with the key-values, the message names the file. */
+static void messages_name_the_file(void **state)
+{
+    UNUSED(state);
+    model_kit x;
+    tess_error e = {0};
+    model_kit_init(&x);
+    assert_true(model_kit_write(&x, path, &e));
+    char *p;
+    size_t n;
+    assert_int_equal(os_read_whole(path, 1 << 22, &mem_libc, &p, &n, &e), TESS_OK);
+    static const char *const keys[] = {"arch.n_heads", "arch.norm_eps", "tok.vocab", "arch.layer_attn"};
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        uint8_t *f = malloc(n);
+        memcpy(f, p, n);
+        uint64_t len, from = rh_section(f, n, 11, &len, NULL);
+        kvs k;
+        assert_int_equal(kvs_open(&k, &mem_libc, f + from, (size_t)len, &e), TESS_OK);
+        const kv *v = kvs_find(&k, keys[i]);
+        assert_non_null(v);
+        uint8_t *data = f + ((const uint8_t *)v->data - f);
+        memset(data + (v->type == KV_STRS ? 4 : 0), v->type == KV_U8S ? 9 : 0, v->type == KV_U8S ? 1 : 8);
+        kvs_close(&k);
+        rehash(f, n, true);
+        FILE *out = fopen(path, "wb");
+        assert_true(out && fwrite(f, 1, n, out) == n && fclose(out) == 0);
+        free(f);
+        if (try_model(&e) >= 0) fail_msg("%s: a changed value is taken", keys[i]);
+        if (strncmp(e.text, path, strlen(path)) != 0) fail_msg("\"%s\" does not begin with the file", e.text);
+    }
+    mem_free(&mem_libc, p);
+}
+
 static int setup(void **state)
 {
     UNUSED(state);
@@ -200,6 +234,7 @@ int main(void)
         cmocka_unit_test(splits_of_another_kind),
         cmocka_unit_test(values_of_another_width),
         cmocka_unit_test(types_that_are_no_weights),
+        cmocka_unit_test(messages_name_the_file),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
