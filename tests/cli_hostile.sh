@@ -30,6 +30,15 @@ else
     skip "read-only directory: needs user namespaces"
 fi
 
+# ---- an output that is no file is not replaced ----
+mkfifo "$TMP/pipe"
+mkdir "$TMP/dir"
+for target in pipe dir; do
+    expect "convert-hf --force onto a $target" 2 "$target: is a .*not a regular file" "$conv" "$src" -o "$TMP/$target" --force
+    expect "run-model --logits onto a $target" 2 "$target: is not a regular file" "$run" -m "$m" --prompt-ids 1 -n 1 --logits "$TMP/$target"
+done
+check "the pipe is there" test -p "$TMP/pipe"
+
 # ---- names ----
 for name in 'a b' $'new\nline' 'quote"' 'é😀' '.hidden' $'esc\e[2J'; do
     cp "$m" "$TMP/$name.tess"

@@ -101,6 +101,9 @@ tess_status os_out_open(os_out *o, const mem *m, const char *path, tess_error *e
     const char *slash = strrchr(path, '/');
     size_t dir = slash ? (size_t)(slash - path) + 1 : 0, room = strlen(path) + 48;
     if (path[dir] == 0) return ERR(err, TESS_E_ARG, "%s: is not the name of a file", path);
+    struct stat st_now;
+    if (stat(path, &st_now) == 0 && !S_ISREG(st_now.st_mode)) /* the rename would replace /dev/null, or fail after all the work */
+        return ERR(err, TESS_E_IO, "%s: is %s, not a regular file; nothing was written", path, S_ISDIR(st_now.st_mode) ? "a directory" : "a device or pipe");
     o->path = mem_strndup(m, path, strlen(path));
     o->tmp = mem_alloc(m, room);
     if (!o->path || !o->tmp) {
