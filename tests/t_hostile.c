@@ -1,10 +1,11 @@
 /*
  * t_hostile.c - models whose files are whole, with right hashes, and yet do not fit together: what the loader must
- * refuse, since the kernels would read beyond a piece.
+ * refuse, since the kernels would read beyond a piece. And a host whose memory runs out at any point of using a model.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -214,6 +215,94 @@ static void messages_name_the_file(void **state)
     mem_free(&mem_libc, p);
 }
 
+/* ---- memory that runs out ---- */
+
+typedef struct { long left; size_t live; } purse;
+
+static void *purse_alloc(void *user, size_t size, size_t align)
+{
+    purse *p = user;
+    if (__atomic_fetch_sub(&p->left, 1, __ATOMIC_RELAXED) <= 0) return NULL;
+    void *q = aligned_alloc(align, (size + align - 1) / align * align);
+    if (q) __atomic_fetch_add(&p->live, 1, __ATOMIC_RELAXED);
+    return q;
+}
+static void purse_release(void *user, void *ptr, size_t size)
+{
+    purse *p = user;
+    UNUSED(size);
+    if (ptr) __atomic_fetch_sub(&p->live, 1, __ATOMIC_RELAXED);
+    free(ptr);
+}
+
+/* Everything once: model, text, chat, stream, context, sequences, steps, fork. The first error. */
+static tess_status do_everything(const tess_host *host, tess_error *err)
+{
+    static const char chat[] = "{\"messages\":[{\"role\":\"a\",\"content\":\"b<a>\"}]}";
+    tess_model_params mp;
+    tess_seq_params q;
+    tess_ctx_params cp;
+    tess_model *m = NULL;
+    tess_ctx *c = NULL;
+    tess_stream *stream = NULL;
+    tess_seq s, t;
+    tess_event ev[8];
+    tess_token ids[64];
+    const char *text;
+    size_t n, len;
+    int32_t stopped;
+    tess_model_params_init(&mp);
+    mp.n_threads = 2;
+    mp.n_ranks = 2;
+    mp.host = host;
+    tess_seq_params_init(&q);
+    q.max_new = 3;
+    tess_ctx_params_init(&cp);
+    cp.max_seqs = 2;
+    tess_status st = tess_model_open(path, &mp, &m, err);
+    if (st >= 0) st = tess_tokenize(m, "ab <a> \xff!", 9, TESS_TOK_ADD_SPECIAL, ids, ARRAY_LEN(ids), &n, err);
+    if (st >= 0) st = tess_chat_tokenize(m, chat, sizeof chat - 1, ids, ARRAY_LEN(ids), &n, err);
+    if (st >= 0) st = tess_stream_open(m, NULL, &stream, err);
+    for (size_t i = 0; st >= 0 && i < n; i++) st = tess_stream_push(stream, ids[i], &text, &len, &stopped, err);
+    if (st >= 0) st = tess_ctx_open(m, &cp, &c, err);
+    if (st >= 0) st = tess_seq_open(c, &q, &s, err);
+    if (st >= 0) st = tess_seq_append(c, s, ids, n, err);
+    if (st >= 0) st = tess_step(c, ev, ARRAY_LEN(ev), &len, err);
+    if (st >= 0) st = tess_seq_fork(c, s, 2, &t, err);
+    if (st >= 0) st = tess_seq_append(c, t, ids, 2, err);
+    for (int i = 0; st == TESS_OK && i < 6; i++) st = tess_step(c, ev, ARRAY_LEN(ev), &len, err);
+    tess_stream_close(stream);
+    tess_model_close(m);
+    tess_ctx_close(c);
+    return st < 0 ? st : TESS_OK;
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    UNUSED(state);
+    for (uint32_t store = CT_STORE_RAW; store <= CT_STORE_ZSTD; store++) {
+        model_kit x;
+        tess_error e = {0};
+        model_kit_init(&x);
+        x.store = store;
+        assert_true(model_kit_write(&x, path, &e));
+        long allowed = 0;
+        for (tess_status st = TESS_E_NOMEM; st < 0; allowed += allowed < 100 ? 1 : 1 + allowed / 40) {
+            purse p = {.left = allowed};
+            tess_host host;
+            tess_host_init(&host);
+            host.user = &p;
+            host.alloc = purse_alloc;
+            host.release = purse_release;
+            st = do_everything(&host, &e);
+            if (st < 0 && st != TESS_E_NOMEM) fail_msg("%ld allocations: status %d: %s", allowed, st, e.text);
+            if (p.live) fail_msg("%ld allocations: %zu blocks are not given back", allowed, p.live);
+            assert_true(allowed < 100000);
+        }
+        assert_true(allowed > 100);
+    }
+}
+
 static int setup(void **state)
 {
     UNUSED(state);
@@ -235,6 +324,7 @@ int main(void)
         cmocka_unit_test(values_of_another_width),
         cmocka_unit_test(types_that_are_no_weights),
         cmocka_unit_test(messages_name_the_file),
+        cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
