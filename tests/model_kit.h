@@ -48,7 +48,9 @@ static inline tess_status model_kit_box(void *user, uint32_t t, uint64_t row0, u
     size_t n = dt == DT_Q8   ? ceil_div(n_rows, 8) * ceil_div(n_k, 32) * Q8_TILE
                : dt == DT_Q4 ? ceil_div(n_rows, 8) * ceil_div(n_k, 32) * Q4_TILE
                              : n_rows * n_k * dtype_get(dt)->block_bytes;
-    UNUSED(thread); UNUSED(err); UNUSED(k0);
+    UNUSED(thread);
+    UNUSED(err);
+    UNUSED(k0);
     memset(dst, 0x3c, n);
     for (size_t i = 0; dtype_get(dt)->is_float && i < n; i += dtype_get(dt)->block_bytes)
         ((uint8_t *)dst)[i] = (uint8_t)(row0 * 7 + i * 13 / 16 + t);
@@ -64,8 +66,16 @@ static inline bool model_kit_add(model_kit *x, ct_writer *w, uint32_t role, uint
     if (!r || !role_shape(&x->a, role, part, layer, &rows, &cols)) return true;
     if (role == ROLE_HEAD && x->a.tied_head) return true;
     role_name(role, part, layer, expert, name, sizeof x->names[0]);
-    ct_tensor t = {.name = name, .dtype = cols ? x->dtype : DT_F32, .rank = cols ? 2 : 1, .shape = {rows, cols}, .layer = layer,
-                   .role = role, .part = part, .expert = expert < 0 ? 0 : (uint32_t)expert, .alias = CT_NO_ALIAS, .split_dim = 255};
+    ct_tensor t = {.name = name,
+                   .dtype = cols ? x->dtype : DT_F32,
+                   .rank = cols ? 2 : 1,
+                   .shape = {rows, cols},
+                   .layer = layer,
+                   .role = role,
+                   .part = part,
+                   .expert = expert < 0 ? 0 : (uint32_t)expert,
+                   .alias = CT_NO_ALIAS,
+                   .split_dim = 255};
     uint32_t kind = !cols ? AXIS_NONE : r->row_axis ? r->row_axis : r->k_axis;
     if (kind) t.axis = axis_of[kind], t.split_dim = r->row_axis == AXIS_NONE;
     if (x->twist) x->twist(x->user, w, &t);
@@ -86,8 +96,7 @@ static inline bool model_kit_tensors(model_kit *x, ct_writer *w, tess_error *err
         int32_t experts = (int32_t)role_instances(&x->a, role);
         for (uint32_t part = 0; part <= PART_BIAS; part += PART_BIAS)
             for (int32_t l = per_layer ? 0 : -1; ok && l < (per_layer ? (int32_t)x->a.n_layers : 0); l++)
-                for (int32_t e = experts ? 0 : -1; ok && e < experts; e++)
-                    ok = model_kit_add(x, w, role, part, l, e, axis_of, err);
+                for (int32_t e = experts ? 0 : -1; ok && e < experts; e++) ok = model_kit_add(x, w, role, part, l, e, axis_of, err);
     }
     return ok;
 }
@@ -132,8 +141,8 @@ static inline bool model_kit_write(model_kit *x, const char *path, tess_error *e
     ct_write_options o = {.kind = CT_KIND_MODEL, .tp = x->tp, .store = x->store, .force = true, .writer = "kit"};
     ct_writer *w = NULL;
     x->n = 0;
-    bool ok = ct_writer_open(path, &o, &mem_libc, &w, err) == TESS_OK && model_kit_tensors(x, w, err) &&
-              model_kit_kv(x, w, err) && ct_add_blob(w, "config.json", "{}", 2, err) == TESS_OK &&
+    bool ok = ct_writer_open(path, &o, &mem_libc, &w, err) == TESS_OK && model_kit_tensors(x, w, err) && model_kit_kv(x, w, err) &&
+              ct_add_blob(w, "config.json", "{}", 2, err) == TESS_OK &&
               ct_write(w, NULL, model_kit_box, x, NULL, NULL, err) == TESS_OK;
     ct_writer_close(w);
     return ok;

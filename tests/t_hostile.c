@@ -72,7 +72,10 @@ static void the_kit_is_good(void **state)
 
 /* ---- one tensor in place of another of the same shape ---- */
 
-typedef struct { model_kit x; const char *from, *to; } swap;
+typedef struct {
+    model_kit x;
+    const char *from, *to;
+} swap;
 
 static void add_alias(void *user, ct_writer *w, ct_tensor *t)
 {
@@ -112,7 +115,11 @@ static void aliases_of_another_split(void **state)
 
 /* ---- split along an axis of another kind, or not at all ---- */
 
-typedef struct { const char *name; uint32_t dim; uint32_t unit; } other_axis;
+typedef struct {
+    const char *name;
+    uint32_t dim;
+    uint32_t unit;
+} other_axis;
 
 static void add_axis(void *user, ct_writer *w, ct_tensor *t)
 {
@@ -217,7 +224,10 @@ static void messages_name_the_file(void **state)
 
 /* ---- memory that runs out ---- */
 
-typedef struct { long left; size_t live; } purse;
+typedef struct {
+    long left;
+    size_t live;
+} purse;
 
 static void *purse_alloc(void *user, size_t size, size_t align)
 {
@@ -318,12 +328,9 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_kit_is_good),
-        cmocka_unit_test(aliases_of_another_split),
-        cmocka_unit_test(splits_of_another_kind),
-        cmocka_unit_test(values_of_another_width),
-        cmocka_unit_test(types_that_are_no_weights),
-        cmocka_unit_test(messages_name_the_file),
+        cmocka_unit_test(the_kit_is_good),           cmocka_unit_test(aliases_of_another_split),
+        cmocka_unit_test(splits_of_another_kind),    cmocka_unit_test(values_of_another_width),
+        cmocka_unit_test(types_that_are_no_weights), cmocka_unit_test(messages_name_the_file),
         cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

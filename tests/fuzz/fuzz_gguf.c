@@ -45,10 +45,13 @@ static void tensor(buf *b, const char *name, uint32_t type, uint64_t d0, uint64_
 /* A llama of one layer with a tensor of each type, and a byte-level tokenizer. */
 static buf make_base(void)
 {
-    static const struct { const char *key; uint32_t v; } numbers[] = {
-        {"llama.block_count", 1}, {"llama.embedding_length", 32}, {"llama.feed_forward_length", 32}, {"llama.context_length", 64},
-        {"llama.attention.head_count", 2}, {"llama.attention.head_count_kv", 1}, {"llama.rope.dimension_count", 16},
-        {"tokenizer.ggml.bos_token_id", 1}, {"tokenizer.ggml.eos_token_id", 2}, {"general.alignment", 32}};
+    static const struct {
+        const char *key;
+        uint32_t v;
+    } numbers[] = {{"llama.block_count", 1},           {"llama.embedding_length", 32},     {"llama.feed_forward_length", 32},
+                   {"llama.context_length", 64},       {"llama.attention.head_count", 2},  {"llama.attention.head_count_kv", 1},
+                   {"llama.rope.dimension_count", 16}, {"tokenizer.ggml.bos_token_id", 1}, {"tokenizer.ggml.eos_token_id", 2},
+                   {"general.alignment", 32}};
     static const char *const tokens[] = {"a", "b", "ab", "<s>", "Ġ", "!"};
     buf b;
     buf_init(&b, &mem_libc);
@@ -85,7 +88,8 @@ static void read_all(const source *s)
         uint64_t rows, cols;
         source_dims(&s->tensors[i], &rows, &cols);
         for (int raw = 0; raw < 2; raw++)
-            (void)s->read(s, i, rows / 2, MIN(rows - rows / 2, (uint64_t)2), cols / 3, MIN(cols - cols / 3, (uint64_t)17), raw, v, NULL);
+            (void)s->read(s, i, rows / 2, MIN(rows - rows / 2, (uint64_t)2), cols / 3, MIN(cols - cols / 3, (uint64_t)17), raw, v,
+                          NULL);
     }
 }
 
@@ -118,8 +122,7 @@ static void use(const char *path)
     gguf_config c;
     weight_plan p;
     if (gguf_open(path, &mem_libc, &s, NULL) < 0) return;
-    if (gguf_config_read(s, &c, NULL) == TESS_OK &&
-        family_plan(c.fam->names, "", s, &c.a, c.tied, &mem_libc, &p, NULL) == TESS_OK)
+    if (gguf_config_read(s, &c, NULL) == TESS_OK && family_plan(c.fam->names, "", s, &c.a, c.tied, &mem_libc, &p, NULL) == TESS_OK)
         family_plan_close(&p);
     use_tokenizer(s);
     read_all(s);

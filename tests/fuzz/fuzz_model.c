@@ -19,7 +19,10 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { EDIT = 12, N_BASE = 6 };
-static struct { uint8_t *p; size_t n; } base[N_BASE];
+static struct {
+    uint8_t *p;
+    size_t n;
+} base[N_BASE];
 static int fd = -1;
 static char path[] = "/tmp/fuzz_model.XXXXXX";
 
@@ -34,7 +37,8 @@ static bool make_bases(void)
         x.tp = i % 2 ? 3 : 1;
         x.store = i % 2 ? CT_STORE_ZSTD : CT_STORE_RAW;
         if (i == 1) x.a.tied_head = 1, x.a.learned_pos = 1, x.a.norm_kind = NORM_LAYER, x.a.biases = 31, x.a.gated_ffn = 0;
-        if (i == 2) x.a.block_kind = BLOCK_SANDWICH, x.a.qk_norm = QK_NORM_HEAD, x.a.attn_softcap = 30, x.a.norm_kind = NORM_RMS_PLUS1;
+        if (i == 2)
+            x.a.block_kind = BLOCK_SANDWICH, x.a.qk_norm = QK_NORM_HEAD, x.a.attn_softcap = 30, x.a.norm_kind = NORM_RMS_PLUS1;
         if (i == 3) x.dtype = DT_F32, x.a.n_attn_kinds = 2, x.a.layer_attn[1] = 1, x.a.attn[1].window = 3, x.a.router_norm = 1;
         if (i == 3) x.a.n_experts = 4, x.a.experts_used = 2, x.a.moe_ffn_size = 32, x.a.layer_moe[1] = 1, x.a.shared_ffn_size = 32;
         if (i == 3) x.a.attn[0].rope_scale = ROPE_SCALE_YARN, x.a.attn[0].orig_ctx = 16, x.a.attn[0].factor = 4;

@@ -21,14 +21,12 @@ static void read_all(const source *s)
         uint64_t rows, cols;
         source_dims(&s->tensors[i], &rows, &cols);
         for (int raw = 0; raw < 2; raw++)
-            (void)s->read(s, i, rows / 2, MIN(rows - rows / 2, (uint64_t)2), cols / 3, MIN(cols - cols / 3, (uint64_t)17), raw, v, NULL);
+            (void)s->read(s, i, rows / 2, MIN(rows - rows / 2, (uint64_t)2), cols / 3, MIN(cols - cols / 3, (uint64_t)17), raw, v,
+                          NULL);
     }
 }
 
-static bool put(int fd, const void *p, size_t n, size_t at)
-{
-    return n == 0 || pwrite(fd, p, n, (off_t)at) == (ssize_t)n;
-}
+static bool put(int fd, const void *p, size_t n, size_t at) { return n == 0 || pwrite(fd, p, n, (off_t)at) == (ssize_t)n; }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -45,7 +43,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     bool ok = ftruncate(fd, 0) == 0;
     if (fit) {
         size_t tail = zero ? n - (size_t)header - 1 : 0;
-        ok = ok && put(fd, &header, 8, 0) && put(fd, body, (size_t)header, 8) && put(fd, zero ? zero + 1 : body, tail, 8 + (size_t)header);
+        ok = ok && put(fd, &header, 8, 0) && put(fd, body, (size_t)header, 8) &&
+             put(fd, zero ? zero + 1 : body, tail, 8 + (size_t)header);
     } else ok = ok && put(fd, body, n, 0);
     if (ok && safetensors_open(path, &mem_libc, &s, NULL) == TESS_OK) {
         read_all(s);
