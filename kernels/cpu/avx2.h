@@ -32,6 +32,7 @@ typedef void (*avx2_tile)(const uint8_t *const *w, size_t step, const float *con
 avx2_tile avx2_tile_get(uint32_t dtype, uint32_t n_b, uint32_t n_t);
 /* The same shapes for K of int8 pages: [k / 4][8 lanes][4]; step is not used, and sums begin at 0. */
 avx2_tile avx2_tile_k8(uint32_t n_b, uint32_t n_t);
+void avx2_k8_to_f32(const uint8_t *block, uint32_t n_k, float *out); /* one block of 8 lanes to [n_k][8] */
 /* Row blocks of the tile for n_t tokens: as many accumulators as registers. */
 static inline uint32_t avx2_tile_blocks(uint32_t n_t) { return n_t <= 3 ? 4 : 2; }
 /* The tiles that n tokens are cut into are as equal as can be: the size of tile number i of ceil(n / TILE_T). */

@@ -16,7 +16,7 @@
  */
 #include "avx2.h"
 
-enum { Q_MAX = 24, STRIPE = TILE_B * 8, SLICE = 4 * STRIPE };
+enum { Q_MAX = 24, STRIPE = TILE_B * 8, SLICE = 4 * STRIPE, WIDE_DIM = 256 };
 
 typedef struct {
     const op_attn_args *a;
@@ -89,20 +89,38 @@ static void load_scales(attn_tile *x, const seen *c)
     }
 }
 
+/* int8 K blocks as floats, for so many queries that they are read several times. */
+static void widen_blocks(const attn_tile *x, const uint8_t **w, uint32_t n_b, size_t ahead, float (*wide)[WIDE_DIM * 8])
+{
+    uint32_t k_dim = x->a->kv.k_dim;
+    for (uint32_t b = 0; b < n_b; b++) {
+        for (uint32_t i = 0; i < k_dim * 8; i += 64) _mm_prefetch((const char *)((uintptr_t)w[b] + i + ahead), _MM_HINT_T0);
+        avx2_k8_to_f32(w[b], k_dim, wide[b]);
+        w[b] = (const uint8_t *)wide[b];
+    }
+}
+
+static avx2_tile score_tile(uint32_t dtype, uint32_t n_b, uint32_t n_t)
+{
+    return dtype == DT_I8 ? avx2_tile_k8(n_b, n_t) : avx2_tile_get(dtype, n_b, n_t);
+}
+
 static void tile_scores(attn_tile *x, const seen *c)
 {
     const op_kv *pg = &x->a->kv;
     uint32_t q0 = c->r0 * x->n_h, n_q = (c->r1 - c->r0) * x->n_h;
     uint32_t n_b = avx2_tile_blocks(avx2_tile_cut(n_q, 0)), width = n_b * TILE_ROWS;
+    bool widen = pg->dtype == DT_I8 && n_q > TILE_T && pg->k_dim <= WIDE_DIM;
+    _Alignas(32) float wide[TILE_B][WIDE_DIM * 8];
     for (uint32_t p = c->lo / width * width; p < c->hi; p += width) {
         const uint8_t *w[TILE_B];
         k_blocks(x, c, p, n_b, w);
         size_t ahead = ahead_to(p + width < c->hi ? k_block(x, p + width) : v_row(x, c->lo), w[0]);
+        if (widen) widen_blocks(x, w, n_b, ahead, wide), ahead = 0;
         for (uint32_t i = 0, done = 0; done < n_q; i++) {
             uint32_t n_t = avx2_tile_cut(n_q, i);
             for (uint32_t b = 0; b < n_b; b += avx2_tile_blocks(n_t)) {
-                uint32_t shape = MIN(n_b, avx2_tile_blocks(n_t));
-                avx2_tile tile = pg->dtype == DT_I8 ? avx2_tile_k8(shape, n_t) : avx2_tile_get(pg->dtype, shape, n_t);
+                avx2_tile tile = score_tile(widen ? DT_F32 : pg->dtype, MIN(n_b, avx2_tile_blocks(n_t)), n_t);
                 tile(w + b, TILE_ROWS, x->q + q0 + done, pg->k_dim, &x->s[q0 + done][p - c->base + b * TILE_ROWS], ATTN_CHUNK,
                      false, done ? 0 : ahead);
             }

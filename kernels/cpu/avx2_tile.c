@@ -44,6 +44,18 @@ INLINE __m256 byte_of(__m256i v, int i)
 {
     return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(v, 24 - 8 * i), 24));
 }
+void avx2_k8_to_f32(const uint8_t *block, uint32_t n_k, float *out)
+{
+    for (uint32_t k = 0; k < n_k; k += 4, block += 32) {
+        __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)block);
+        UNROLL for (int i = 0; i < 4; i++)
+        {
+            if (k + (uint32_t)i >= n_k) break;
+            _mm256_storeu_ps(out + (k + (uint32_t)i) * 8, byte_of(v, i));
+        }
+    }
+}
+
 INLINE void tile_body_k8(uint32_t n_b, uint32_t n_t, const uint8_t *const *w, const float *const *x, size_t n_k, float *acc, size_t as,
                          size_t ahead)
 {
