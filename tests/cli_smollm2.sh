@@ -40,6 +40,32 @@ if [ -n "$SHARED" ] && [ -f "$golden" ]; then
     check "equal bits with 3 ranks (9 query heads, 3 kv heads)" cmp "$TMP/a.npy" "$TMP/b.npy"
     "$run" -m "$m" --ppl "$SHARED/models/smollm2/ppl.json" --compute f32 --kv f32 >"$TMP/ppl.json" 2>"$TMP/e"
     check "perplexity" "$compare" within "$("$compare" number "$TMP/ppl.json" mean_nll)" "$("$compare" number "$SHARED/models/smollm2/ppl.json" mean_nll)" 1e-4
+    # ---- q8, q4, int8 KV ----
+    within() { # NAME FILE KV OF PERCENT: mean_nll differs from OF by less
+        "$run" -m "$2" --ppl "$SHARED/models/smollm2/ppl.json" --kv "$3" >"$TMP/p.json" 2>"$TMP/e"
+        local got
+        got=$("$compare" number "$TMP/p.json" mean_nll)
+        check "$1: mean_nll $got" "$compare" within "$got" "$4" "$(awk -v v="$4" -v p="$5" 'BEGIN { printf "%.9g", v * p / 100 }')"
+    }
+    gguf=$BUILD/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+    nll=$("$compare" number "$SHARED/models/smollm2/ppl.json" mean_nll)
+    f32_kv=$("$compare" number "$TMP/ppl.json" mean_nll)
+    within "int8 KV" "$m" int8 "$f32_kv" 0.05
+    check "the GGUF as it is" "$BIN/convert-hf" "$gguf" -o "$TMP/auto.tess"
+    within "q4 and q8 of the GGUF" "$TMP/auto.tess" f32 "$nll" 0.15
+    check "the GGUF to q8" "$BIN/convert-hf" "$gguf" -o "$TMP/q8.tess" --type q8
+    within "q8" "$TMP/q8.tess" f32 "$nll" 0.15
+    rm -f "$TMP/q8.tess"
+    check "bf16 to q4" "$BIN/convert-hf" "$m" -o "$TMP/q4.tess" --type q4
+    within "q4 of bf16" "$TMP/q4.tess" f32 "$nll" 0.15
+    rm -f "$TMP/q4.tess"
+    # The groups of a GGUF are moved, not made anew: as floats both are the same.
+    hashes() { "$BIN/inspect-model" "$1" --tensors | awk '$1 == "f32" { print $(NF-1), $NF }' | sort; }
+    check "the GGUF to f32" "$BIN/convert-hf" "$gguf" -o "$TMP/f.tess" --type f32
+    want=$(hashes "$TMP/f.tess" | cksum)
+    check "its q4 and q8 to f32" "$BIN/convert-hf" "$TMP/auto.tess" -o "$TMP/f.tess" --type f32 --force
+    equal "no further loss" "$want" "$(hashes "$TMP/f.tess" | cksum)"
+    rm -f "$TMP/f.tess" "$TMP/auto.tess"
 else
     skip "no shared goldens of SmolLM2"
 fi

@@ -1,5 +1,5 @@
 /*
- * avx2_linear.c - y = W x for float weights in TILE8.
+ * avx2_linear.c - y = W x for weights in TILE8: floats here, q8 and q4 in avx2_quant.c.
  *
  * Few tokens (up to one tile): the memory bus is the limit. A thread walks its row blocks as 4 (or 2) streams a quarter
  * (half) of its blocks apart, which are so many independent chains and prefetch streams.

@@ -56,8 +56,8 @@ void avx2_k8_to_f32(const uint8_t *block, uint32_t n_k, float *out)
     }
 }
 
-INLINE void tile_body_k8(uint32_t n_b, uint32_t n_t, const uint8_t *const *w, const float *const *x, size_t n_k, float *acc, size_t as,
-                         size_t ahead)
+INLINE void tile_body_k8(uint32_t n_b, uint32_t n_t, const uint8_t *const *w, const float *const *x, size_t n_k, float *acc,
+                         size_t as, size_t ahead)
 {
     __m256 s[TILE_T * 2], held[TILE_T];
     const uint8_t *p[TILE_B];

@@ -170,11 +170,15 @@ static inline size_t kv_esize(const op_kv *pg) { return pg->dtype == DT_F32 ? 4 
 /* Element of K: dimension d of slot s (position within the page); dimension d + 1 is 8 elements on (int8: 1, every fourth 29). */
 static inline size_t kv_k_at(const op_kv *pg, uint32_t s, uint32_t d)
 {
-    if (pg->dtype == DT_I8) return (((size_t)(s / TILE_ROWS) * ((pg->k_dim + 3) / 4) + d / 4) * TILE_ROWS + s % TILE_ROWS) * 4 + d % 4;
+    size_t fours = (size_t)(s / TILE_ROWS) * ((pg->k_dim + 3) / 4) + d / 4;
+    if (pg->dtype == DT_I8) return (fours * TILE_ROWS + s % TILE_ROWS) * 4 + d % 4;
     return ((size_t)(s / TILE_ROWS) * pg->k_dim + d) * TILE_ROWS + s % TILE_ROWS;
 }
 /* Scales of an int8 page of a head: of K, or of V. */
-static inline uint8_t *kv_scales(const op_kv *pg, uint8_t *head, bool v) { return head + pg->s_off + (v ? 2 * (size_t)pg->page_tokens : 0); }
+static inline uint8_t *kv_scales(const op_kv *pg, uint8_t *head, bool v)
+{
+    return head + pg->s_off + (v ? 2 * (size_t)pg->page_tokens : 0);
+}
 /* First position that row t sees. */
 static inline uint32_t attn_lo(uint32_t window, uint32_t pos) { return window && pos >= window ? pos + 1 - window : 0; }
 /* Query heads [h0, h1) of the rank that read local kv head g. */
