@@ -44,9 +44,10 @@ typedef struct {
  * in [-127, 127]; a q8 weight may be -128 (only imported ones are): kernels take |w| as unsigned. */
 typedef struct { float d, s; int8_t q[GROUP_K]; } op_group;
 /* x: [n_tokens] rows of n_leaves leaves of leaf_k[] columns each, stride xs. Groups start anew at each leaf; a short last group
- * is filled with zeros. Group g (counted over all leaves) of token t to y[g * n_tokens + t]. Threads take (token, group) pairs. */
+ * is filled with zeros. Group g (counted over all leaves) of token t to y[g * n_tokens + t]. Threads take (token, group) pairs.
+ * count: as in "mixtures of experts". */
 typedef struct {
-    const float *x; size_t xs; uint32_t n_tokens, n_leaves; const uint32_t *leaf_k; op_group *y;
+    const float *x; size_t xs; uint32_t n_tokens, n_leaves; const uint32_t *leaf_k; op_group *y; const uint32_t *count;
 } op_quant_args;
 
 /* y[leaf][t][row] = w row times x[t] over each leaf; + bias[row] when bias is not NULL (then n_leaves is 1).
@@ -137,7 +138,8 @@ typedef struct {
 /* y = act(g) * u (gated, u not NULL) or act(g). silu(x) = x / (1 + exp(-x)); gelu, gelu_tanh, relu, relu2 as in ref.c.
  * swiglu_clamp: g = min(g, limit); u = u limited to [-limit, limit]; y = (u + 1) * (g / (1 + exp(-(alpha * g)))).
  * y may equal g or u. Threads take shares of columns times rows. */
-typedef struct { uint32_t act; float alpha, limit; const float *g, *u; size_t gs, us; uint32_t n_tokens, n; float *y; size_t ys; } op_act_args;
+typedef struct { uint32_t act; float alpha, limit; const float *g, *u; size_t gs, us; uint32_t n_tokens, n; float *y; size_t ys;
+                 const uint32_t *count; /* as in "mixtures of experts" */ } op_act_args;
 
 /* y[t][i] = tree over leaves of parts[l][t][i] (all L leaves) + bias[i] (if any); then * scale (if != 1); then x + that
  * when residual is not NULL. parts: one pointer per leaf, token stride ps. y may equal residual. */
@@ -153,7 +155,9 @@ typedef struct { const float *x; size_t xs; float scale, cap; uint32_t n_tokens,
 typedef struct { float *x; size_t xs; uint32_t n_tokens, n; float limit; } op_clamp_args;
 
 /* ---- mixtures of experts ----
- * A pair is a row and one of its n_used chosen experts; pairs of a rank's experts are numbered by expert, then by row. */
+ * A pair is a row and one of its n_used chosen experts; pairs of a rank's experts are numbered by expert, then by row. How
+ * many there are is a result of the router. Operations on pairs take it as *count, n or n_tokens being the most it can be: only the
+ * first *count rows are computed, and the rest of y is not defined. count NULL: exactly n (n_tokens) rows. */
 #define OP_NO_PAIR UINT32_MAX
 
 /* Chooses n_used of n_experts for each row and weighs them; ids ascend. x: router logits.
@@ -167,8 +171,26 @@ typedef struct {
     const float *x; size_t xs; uint32_t n_tokens; uint32_t *ids; size_t is; float *w; size_t ws;
 } op_route_args;
 
+/* The pairs of the experts lo..lo+n_local-1 that the rank has: pairs first[e]..first[e + 1] - 1 are those of its expert e, n_local + 1
+ * numbers; row[p] is the row of pair p; pair[t * n_used + j] the pair of choice j of row t, OP_NO_PAIR when the expert is
+ * another rank's. Computed by thread 0. */
+typedef struct {
+    const uint32_t *ids; size_t is; uint32_t n_tokens, n_used, lo, n_local; uint32_t *first, *row, *pair;
+} op_pairs_args;
+
 /* y[i] = x[rows[i]], i < n. Threads take rows. */
-typedef struct { const float *x; size_t xs; const uint32_t *rows; uint32_t n, cols; float *y; size_t ys; } op_gather_args;
+typedef struct {
+    const float *x; size_t xs; const uint32_t *rows; uint32_t n, cols; float *y; size_t ys; const uint32_t *count;
+} op_gather_args;
+
+/* A linear of each expert on its pairs: y[p] = w[e] row times x[p] + bias, first[e] <= p < first[e + 1], as op_linear_args has it; with
+ * xq the experts whose weights are q8 or q4 read group g of pair p at xq[g * xqs + p]. w: [n_local], n_rows x n_k each, whole
+ * and in TILE8; in device memory for a device. n_max: most pairs that there can be. */
+typedef struct { const uint8_t *data; uint64_t block_stride; const float *bias; uint32_t dtype; } op_expert;
+typedef struct {
+    const op_expert *w; uint32_t n_local, n_rows, n_k, n_max; const uint32_t *first; const float *x; size_t xs;
+    const op_group *xq; size_t xqs; float *y; size_t ys;
+} op_experts_args;
 
 /* y[l][t] = over the choices j of row t, ascending, whose expert lies in leaf l: acc = 0; acc = fma(w[t][j], x[pair[t][j]], acc).
  * leaf[0..n_leaves]: bounds of the rank's leaves in expert ids. y: leaf stride yl. */
@@ -196,7 +218,9 @@ typedef struct op_table {
     void (*logits)(const op_logits_args *a, uint32_t thread, uint32_t n_threads);
     void (*clamp)(const op_clamp_args *a, uint32_t thread, uint32_t n_threads);
     void (*route)(const op_route_args *a, uint32_t thread, uint32_t n_threads);
+    void (*pairs)(const op_pairs_args *a, uint32_t thread, uint32_t n_threads);
     void (*gather)(const op_gather_args *a, uint32_t thread, uint32_t n_threads);
+    void (*experts)(const op_experts_args *a, uint32_t thread, uint32_t n_threads);
     void (*mix)(const op_mix_args *a, uint32_t thread, uint32_t n_threads);
     void (*gate)(const op_switch_args *a, uint32_t thread, uint32_t n_threads);
 } op_table;

@@ -7,12 +7,13 @@
  *   first[n_local + 1]   pair at which each local expert starts; the last is the number of pairs
  *   row[rows * used]     row of each pair
  *   pair[rows * used]    pair of choice j of row t at t * used + j, or OP_NO_PAIR when another rank has the expert
- * It is made by one thread: it is small, and a barrier follows anyway.
  */
 #include "exec_priv.h"
 
 typedef struct {
     uint32_t *first, *row, *pair, n_local, used;
+    uint32_t most;         /* pairs that there can be */
+    const uint32_t *count; /* how many there are: on a device only kernels may look */
 } pair_list;
 
 static pair_list pairs_at(const exec *x, const rank_state *k, uint16_t slot)
@@ -22,8 +23,10 @@ static pair_list pairs_at(const exec *x, const rank_state *k, uint16_t slot)
     pair_list l = {.first = (uint32_t *)(void *)slot_at(x, k, slot, &stride),
                    .n_local = s->expert.hi - s->expert.lo,
                    .used = x->model->a.experts_used};
+    l.most = x->n_rows * l.used;
+    l.count = l.first + l.n_local;
     l.row = l.first + l.n_local + 1;
-    l.pair = l.row + (size_t)x->n_rows * l.used;
+    l.pair = l.row + l.most;
     return l;
 }
 
@@ -54,60 +57,48 @@ static void run_route(const exec *x, const rank_state *k, const prog_instr *c, u
     x->model->ops->route(&a, t, n);
 }
 
-static void run_pairs(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t)
+static void run_pairs(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     pair_list l = pairs_at(x, k, c->out);
-    const uint32_t lo = x->model->shards.rank[k->rank].expert.lo;
     float *w;
-    size_t is;
-    const uint32_t *ids = route_at(x, k, c->in[0], &w, &is);
-    if (t != 0) return;
-    memset(l.first, 0, (l.n_local + 1) * sizeof *l.first);
-    for (uint32_t i = 0; i < x->n_rows; i++)
-        for (uint32_t j = 0; j < l.used; j++)
-            if (ids[i * is + j] - lo < l.n_local) l.first[ids[i * is + j] - lo + 1]++;
-    for (uint32_t e = 0; e < l.n_local; e++) l.first[e + 1] += l.first[e];
-    for (uint32_t i = 0; i < x->n_rows; i++)
-        for (uint32_t j = 0; j < l.used; j++) {
-            uint32_t e = ids[i * is + j] - lo, *at = &l.pair[(size_t)i * l.used + j];
-            *at = e < l.n_local ? l.first[e]++ : OP_NO_PAIR;
-            if (*at != OP_NO_PAIR) l.row[*at] = i;
-        }
-    for (uint32_t e = l.n_local; e > 0; e--) l.first[e] = l.first[e - 1]; /* they were moved on to the next one's start */
-    l.first[0] = 0;
+    op_pairs_args a = {.n_tokens = x->n_rows,
+                       .n_used = l.used,
+                       .lo = x->model->shards.rank[k->rank].expert.lo,
+                       .n_local = l.n_local,
+                       .first = l.first,
+                       .row = l.row,
+                       .pair = l.pair};
+    a.ids = route_at(x, k, c->in[0], &w, &a.is);
+    x->model->ops->pairs(&a, t, n);
 }
 
 static void run_gather(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     pair_list l = pairs_at(x, k, c->in[2]);
-    op_gather_args a = {.rows = l.row, .n = l.first[l.n_local], .cols = x->model->a.hidden_size};
+    op_gather_args a = {.rows = l.row, .n = l.most, .cols = x->model->a.hidden_size, .count = l.count};
     a.x = slot_at(x, k, c->in[0], &a.xs);
     a.y = slot_at(x, k, c->out, &a.ys);
-    if (a.n) x->model->ops->gather(&a, t, n);
+    if (l.n_local) x->model->ops->gather(&a, t, n);
 }
 
 static void run_experts(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
+    const arch *m = &x->model->a;
     const model_layer_rank *layer = &x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank];
     pair_list l = pairs_at(x, k, c->in[2]);
-    size_t xs, ys, stride;
-    const float *in = slot_at(x, k, c->in[0], &xs);
-    const op_group *groups = c->in[1] != NO_SLOT ? (const op_group *)(const void *)slot_at(x, k, c->in[1], &stride) : NULL;
-    float *out = slot_at(x, k, c->out, &ys);
-    for (uint32_t e = 0; e < l.n_local; e++) {
-        const model_expert *w = &layer->experts[e];
-        const model_linear *lin = c->weight == WT_EXP_GATE ? &w->gate : c->weight == WT_EXP_UP ? &w->up : &w->down;
-        uint32_t first = l.first[e];
-        op_linear_args a = {.w = &lin->w,
-                            .bias = lin->bias,
-                            .x = in + first * xs,
-                            .xs = xs,
-                            .n_tokens = l.first[e + 1] - first,
-                            .y = out + first * ys,
-                            .ys = ys};
-        if (groups && dtype_is_quant(lin->w.dtype)) a.xq = groups + first, a.xqs = l.first[l.n_local];
-        if (a.n_tokens) x->model->ops->linear(&a, t, n);
-    }
+    bool down = c->weight == WT_EXP_DOWN;
+    op_experts_args a = {.w = down ? layer->exp_down : c->weight == WT_EXP_UP ? layer->exp_up : layer->exp_gate,
+                         .n_local = l.n_local,
+                         .n_rows = down ? m->hidden_size : m->moe_ffn_size,
+                         .n_k = down ? m->moe_ffn_size : m->hidden_size,
+                         .n_max = l.most,
+                         .first = l.first,
+                         .xqs = l.most};
+    size_t stride;
+    a.x = slot_at(x, k, c->in[0], &a.xs);
+    if (c->in[1] != NO_SLOT) a.xq = (const op_group *)(const void *)slot_at(x, k, c->in[1], &stride);
+    a.y = slot_at(x, k, c->out, &a.ys);
+    if (l.n_local) x->model->ops->experts(&a, t, n);
 }
 
 static void run_quant_pairs(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
@@ -115,11 +106,11 @@ static void run_quant_pairs(const exec *x, const rank_state *k, const prog_instr
     pair_list l = pairs_at(x, k, c->in[2]);
     const arch *m = &x->model->a;
     const uint32_t leaf[1] = {c->weight == WT_EXP_DOWN ? m->moe_ffn_size : m->hidden_size};
-    op_quant_args a = {.n_tokens = l.first[l.n_local], .n_leaves = 1, .leaf_k = leaf};
+    op_quant_args a = {.n_tokens = l.most, .n_leaves = 1, .leaf_k = leaf, .count = l.count};
     size_t stride;
     a.x = slot_at(x, k, c->in[0], &a.xs);
     a.y = (op_group *)(void *)slot_at(x, k, c->out, &stride);
-    if (a.n_tokens) x->model->ops->quant(&a, t, n);
+    if (l.n_local) x->model->ops->quant(&a, t, n);
 }
 
 static void run_pair_act(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
@@ -129,12 +120,13 @@ static void run_pair_act(const exec *x, const rank_state *k, const prog_instr *c
     op_act_args a = {.act = m->act,
                      .alpha = (float)m->act_alpha,
                      .limit = (float)m->act_limit,
-                     .n_tokens = l.first[l.n_local],
-                     .n = m->moe_ffn_size};
+                     .n_tokens = l.most,
+                     .n = m->moe_ffn_size,
+                     .count = l.count};
     a.g = slot_at(x, k, c->in[0], &a.gs);
     if (c->in[1] != NO_SLOT) a.u = slot_at(x, k, c->in[1], &a.us);
     a.y = slot_at(x, k, c->out, &a.ys);
-    if (a.n_tokens) x->model->ops->act(&a, t, n);
+    if (l.n_local) x->model->ops->act(&a, t, n);
 }
 
 static void run_mix(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
@@ -172,7 +164,7 @@ void exec_moe(const exec *x, const rank_state *k, const prog_instr *c, uint32_t 
 {
     switch (c->op) {
     case PROG_ROUTE: run_route(x, k, c, t, n); break;
-    case PROG_PAIRS: run_pairs(x, k, c, t); break;
+    case PROG_PAIRS: run_pairs(x, k, c, t, n); break;
     case PROG_GATHER: run_gather(x, k, c, t, n); break;
     case PROG_EXPERTS: run_experts(x, k, c, t, n); break;
     case PROG_QUANT: run_quant_pairs(x, k, c, t, n); break;

@@ -296,6 +296,17 @@ static tess_status load_linear(tess_model *m, load_key k, shard_range rows_or_le
 
 static shard_range scaled(shard_range r, uint32_t by) { return (shard_range){r.lo * by, r.hi * by}; }
 
+/* A matrix of an expert: whole, in one piece. */
+static tess_status load_expert(tess_model *m, load_key k, shard_range rows, op_expert *out, tess_error *err)
+{
+    model_linear l = {0};
+    TRY(load_linear(m, k, rows, NULL, &l, err));
+    if (l.w.n_rows == 0) return TESS_OK; /* the model has no such weight */
+    if (l.w.n_parts != 1) return ERR(err, TESS_E_FORMAT, "%s: expert %d of layer %d is cut into pieces", ct_get(m->file)->path, k.expert, k.layer);
+    *out = (op_expert){l.w.runs->data, l.w.runs->block_stride, l.bias, l.w.dtype};
+    return TESS_OK;
+}
+
 /* The experts of rank r, and what every rank holds whole: router and the switch of the shared expert. */
 static tess_status load_experts(tess_model *m, int32_t layer, uint32_t r, model_layer_rank *l, tess_error *err)
 {
@@ -310,13 +321,15 @@ static tess_status load_experts(tess_model *m, int32_t layer, uint32_t r, model_
     TRY(load_linear(m, (load_key){ROLE_SH_UP, layer, -1}, s->shared, NULL, &l->sh_up, err));
     TRY(load_linear(m, (load_key){ROLE_SH_DOWN, layer, -1}, s->shared_leaf, &m->shards.shared, &l->sh_down, err));
     TRY(load_linear(m, (load_key){ROLE_SH_SWITCH, layer, -1}, (shard_range){0, 1}, NULL, &l->sh_switch, err));
-    l->experts = arena_alloc(&m->store, MAX(n, 1u), sizeof *l->experts);
-    if (!l->experts) return ERR(err, TESS_E_NOMEM, "no memory for %u experts", n);
+    l->exp_gate = arena_alloc(&m->store, MAX(n, 1u), sizeof *l->exp_gate);
+    l->exp_up = arena_alloc(&m->store, MAX(n, 1u), sizeof *l->exp_up);
+    l->exp_down = arena_alloc(&m->store, MAX(n, 1u), sizeof *l->exp_down);
+    if (!l->exp_gate || !l->exp_up || !l->exp_down) return ERR(err, TESS_E_NOMEM, "no memory for %u experts", n);
     for (uint32_t e = 0; e < n; e++) {
         int32_t id = (int32_t)(s->expert.lo + e);
-        TRY(load_linear(m, (load_key){ROLE_EXP_GATE, layer, id}, inner, NULL, &l->experts[e].gate, err));
-        TRY(load_linear(m, (load_key){ROLE_EXP_UP, layer, id}, inner, NULL, &l->experts[e].up, err));
-        TRY(load_linear(m, (load_key){ROLE_EXP_DOWN, layer, id}, outer, NULL, &l->experts[e].down, err));
+        TRY(load_expert(m, (load_key){ROLE_EXP_GATE, layer, id}, inner, &l->exp_gate[e], err));
+        TRY(load_expert(m, (load_key){ROLE_EXP_UP, layer, id}, inner, &l->exp_up[e], err));
+        TRY(load_expert(m, (load_key){ROLE_EXP_DOWN, layer, id}, outer, &l->exp_down[e], err));
     }
     return TESS_OK;
 }
@@ -382,9 +395,9 @@ static void note_quant(tess_model *m, uint32_t i)
             if (dtype_is_quant(w[j].dtype)) m->quant[i] |= 1u << w[j].wt;
         const shard_range own = m->shards.rank[r].expert;
         for (uint32_t e = 0; m->a.layer_moe[i] && e < own.hi - own.lo; e++) {
-            if (dtype_is_quant(l->experts[e].gate.w.dtype)) m->quant[i] |= 1u << WT_EXP_GATE;
-            if (dtype_is_quant(l->experts[e].up.w.dtype)) m->quant[i] |= 1u << WT_EXP_UP;
-            if (dtype_is_quant(l->experts[e].down.w.dtype)) m->quant[i] |= 1u << WT_EXP_DOWN;
+            if (dtype_is_quant(l->exp_gate[e].dtype)) m->quant[i] |= 1u << WT_EXP_GATE;
+            if (dtype_is_quant(l->exp_up[e].dtype)) m->quant[i] |= 1u << WT_EXP_UP;
+            if (dtype_is_quant(l->exp_down[e].dtype)) m->quant[i] |= 1u << WT_EXP_DOWN;
         }
     }
 }

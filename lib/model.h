@@ -13,12 +13,11 @@
 
 typedef struct { op_weight w; const float *bias; } model_linear;  /* bias: of this rank's rows, or the whole for row-parallel */
 typedef struct { const float *w, *b; } model_norm;                /* NULL w: absent; QK_NORM_EACH: [heads][head_dim] */
-typedef struct { model_linear gate, up, down; } model_expert;
 typedef struct {
     model_linear q, k, v, o, gate, up, down;
     model_linear q_a, kv_a, *k_b, *v_b;                      /* latent attention: k_b, v_b of each head of the rank */
     model_linear router, sh_gate, sh_up, sh_down, sh_switch; /* mixtures of experts */
-    model_expert *experts;                                   /* those of this rank, from shards.rank[r].expert.lo on */
+    op_expert *exp_gate, *exp_up, *exp_down;                 /* of the experts of this rank, from shards.rank[r].expert.lo on */
     const float *router_correction, *sinks;                  /* sinks: of all heads */
 } model_layer_rank;
 typedef struct { model_norm attn, ffn, post_attn, post_ffn, q, k, q_a, kv_a; } model_layer_norms;

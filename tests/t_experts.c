@@ -167,11 +167,37 @@ static void swiglu_clamp_is_right(void **state)
     }
 }
 
+/* Every pair of the rank's experts once, by expert and then by row; everything else is OP_NO_PAIR. */
+static void pairs_are_right(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 200; i++) {
+        uint32_t used = between(1, 4), tokens = between(1, 20), n = used + rnd(9), lo = rnd(n), n_local = rnd(n - lo + 1), at = 0;
+        uint32_t ids[80], first[16], row[80], pair[80];
+        for (uint32_t t = 0; t < tokens; t++)
+            for (uint32_t j = 0, e = 0; j < used; j++, e++) ids[t * used + j] = e += rnd(n - used + j - e + 1);
+        op_pairs_args a = {.ids = ids, .is = used, .n_tokens = tokens, .n_used = used, .lo = lo, .n_local = n_local, .first = first, .row = row, .pair = pair};
+        EACH_THREAD((fast ? fast : &op_table_ref)->pairs, &a, between(1, 4));
+        for (uint32_t e = lo; e < lo + n_local; e++) {
+            assert_int_equal(first[e - lo], at);
+            for (uint32_t p = 0; p < tokens * used; p++) {
+                if (ids[p] != e) continue;
+                assert_int_equal(pair[p], at);
+                assert_int_equal(row[at++], p / used);
+            }
+        }
+        assert_int_equal(first[n_local], at);
+        for (uint32_t p = 0; p < tokens * used; p++)
+            if (ids[p] < lo || ids[p] >= lo + n_local) assert_int_equal(pair[p], OP_NO_PAIR);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(route_is_right),
         cmocka_unit_test(equal_scores_go_to_lower_ids),
+        cmocka_unit_test(pairs_are_right),
         cmocka_unit_test(mix_is_right),
         cmocka_unit_test(gate_and_clamp_are_right),
         cmocka_unit_test(swiglu_clamp_is_right),

@@ -165,7 +165,7 @@ INLINE __m256 swiglu_clamp8(__m256 g, __m256 u, float alpha, float limit)
 
 static void avx2_act(const op_act_args *a, uint32_t thread, uint32_t n_threads)
 {
-    cell_walk walk = cell_walk_start(a->n_tokens, a->n, thread, n_threads);
+    cell_walk walk = cell_walk_start(a->count ? *a->count : a->n_tokens, a->n, thread, n_threads);
     for (uint32_t t, c0, c1; cell_walk_next(&walk, &t, &c0, &c1);) {
         const float *g = a->g + t * a->gs, *u = a->u ? a->u + t * a->us : NULL;
         for (uint32_t i = c0; i < c1; i += 8) {
@@ -246,6 +246,11 @@ static void avx2_gate(const op_switch_args *a, uint32_t thread, uint32_t n_threa
     }
 }
 
+static void avx2_experts(const op_experts_args *a, uint32_t thread, uint32_t n_threads)
+{
+    experts_by(avx2_linear, a, thread, n_threads);
+}
+
 const op_table op_table_avx2 = {
     .name = "avx2",
     .quant = avx2_quant,
@@ -262,7 +267,9 @@ const op_table op_table_avx2 = {
     .logits = avx2_logits,
     .clamp = ref_clamp,
     .route = ref_route,
+    .pairs = ref_pairs,
     .gather = ref_gather,
+    .experts = avx2_experts,
     .mix = avx2_mix,
     .gate = avx2_gate,
 };

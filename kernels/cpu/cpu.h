@@ -142,7 +142,7 @@ static inline group_walk group_walk_start(const op_quant_args *a, uint32_t threa
 {
     group_walk w = {.a = a};
     for (uint32_t l = 0; l < a->n_leaves; l++) w.n_groups += (a->leaf_k[l] + GROUP_K - 1) / GROUP_K;
-    pool_share((uint64_t)w.n_groups * a->n_tokens, 1, thread, n_threads, &w.at, &w.end);
+    pool_share((uint64_t)w.n_groups * (a->count ? *a->count : a->n_tokens), 1, thread, n_threads, &w.at, &w.end);
     return w;
 }
 /* The n columns at *x to the group at *y. */
@@ -198,10 +198,13 @@ static inline float norm_sums_total(const op_norm_sums_args *a, size_t t)
     return s;
 }
 
+/* experts, by a table's linear. */
+void experts_by(void (*linear)(const op_linear_args *, uint32_t, uint32_t), const op_experts_args *a, uint32_t thread, uint32_t n_threads);
 /* Operations that other tables take as they are. */
 void ref_embed(const op_embed_args *a, uint32_t thread, uint32_t n_threads);
 void ref_kv_write(const op_kv_write_args *a, uint32_t thread, uint32_t n_threads);
 void ref_route(const op_route_args *a, uint32_t thread, uint32_t n_threads);
+void ref_pairs(const op_pairs_args *a, uint32_t thread, uint32_t n_threads);
 void ref_gather(const op_gather_args *a, uint32_t thread, uint32_t n_threads);
 void ref_gate(const op_switch_args *a, uint32_t thread, uint32_t n_threads);
 void ref_mix(const op_mix_args *a, uint32_t thread, uint32_t n_threads);

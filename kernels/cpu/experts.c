@@ -1,7 +1,7 @@
 /*
  * experts.c - the operations of mixtures of experts in plain C: the definitions, like ref.c, of what ops.h states.
  *
- * route and gather are used by every table: a router has few numbers, and choosing is comparing. The choice must not depend
+ * route, pairs and gather are used by every table: a router has few numbers, and choosing is comparing. The choice must not depend
  * on how work is cut, so equal scores go to the lower id, and a NaN loses against every number.
  */
 #include <math.h>
@@ -83,10 +83,42 @@ void ref_route(const op_route_args *a, uint32_t thread, uint32_t n_threads)
     for (size_t t = lo; t < hi; t++) route_row(a, a->x + t * a->xs, a->ids + t * a->is, a->w + t * a->ws);
 }
 
+void ref_pairs(const op_pairs_args *a, uint32_t thread, uint32_t n_threads)
+{
+    UNUSED(n_threads);
+    if (thread != 0) return; /* it is small */
+    memset(a->first, 0, (a->n_local + 1) * sizeof *a->first);
+    for (uint32_t i = 0; i < a->n_tokens; i++)
+        for (uint32_t j = 0; j < a->n_used; j++)
+            if (a->ids[i * a->is + j] - a->lo < a->n_local) a->first[a->ids[i * a->is + j] - a->lo + 1]++;
+    for (uint32_t e = 0; e < a->n_local; e++) a->first[e + 1] += a->first[e];
+    for (uint32_t i = 0; i < a->n_tokens; i++)
+        for (uint32_t j = 0; j < a->n_used; j++) {
+            uint32_t e = a->ids[i * a->is + j] - a->lo, *at = &a->pair[(size_t)i * a->n_used + j];
+            *at = e < a->n_local ? a->first[e]++ : OP_NO_PAIR;
+            if (*at != OP_NO_PAIR) a->row[*at] = i;
+        }
+    for (uint32_t e = a->n_local; e > 0; e--) a->first[e] = a->first[e - 1]; /* they were moved on to the next one's start */
+    a->first[0] = 0;
+}
+
+void experts_by(void (*linear)(const op_linear_args *, uint32_t, uint32_t), const op_experts_args *a, uint32_t thread, uint32_t n_threads)
+{
+    for (uint32_t e = 0; e < a->n_local; e++) {
+        uint32_t p = a->first[e];
+        const op_run run = {.data = a->w[e].data, .block_stride = a->w[e].block_stride, .n_rows = a->n_rows, .n_k = a->n_k};
+        const op_weight w = {.dtype = a->w[e].dtype, .n_rows = a->n_rows, .n_k = a->n_k, .n_leaves = 1, .n_parts = 1, .runs = &run};
+        op_linear_args l = {.w = &w, .bias = a->w[e].bias, .x = a->x + p * a->xs, .xs = a->xs, .n_tokens = a->first[e + 1] - p,
+                            .y = a->y + p * a->ys, .ys = a->ys};
+        if (a->xq && dtype_is_quant(w.dtype)) l.xq = a->xq + p, l.xqs = a->xqs;
+        if (l.n_tokens) linear(&l, thread, n_threads);
+    }
+}
+
 void ref_gather(const op_gather_args *a, uint32_t thread, uint32_t n_threads)
 {
     uint64_t lo, hi;
-    pool_share(a->n, 1, thread, n_threads, &lo, &hi);
+    pool_share(a->count ? *a->count : a->n, 1, thread, n_threads, &lo, &hi);
     for (size_t i = lo; i < hi; i++) memcpy(a->y + i * a->ys, a->x + a->rows[i] * a->xs, a->cols * sizeof *a->y);
 }
 

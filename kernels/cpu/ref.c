@@ -441,7 +441,7 @@ static void ref_attn(const op_attn_args *a, uint32_t thread, uint32_t n_threads)
 /* ---- elementwise ---- */
 static void ref_act(const op_act_args *a, uint32_t thread, uint32_t n_threads)
 {
-    cell_walk walk = cell_walk_start(a->n_tokens, a->n, thread, n_threads);
+    cell_walk walk = cell_walk_start(a->count ? *a->count : a->n_tokens, a->n, thread, n_threads);
     for (uint32_t t, c0, c1; cell_walk_next(&walk, &t, &c0, &c1);)
         for (uint32_t i = c0; i < c1; i++) {
             float g = a->g[t * a->gs + i];
@@ -485,6 +485,11 @@ void ref_clamp(const op_clamp_args *a, uint32_t thread, uint32_t n_threads)
             *x = *x < -a->limit ? -a->limit : *x > a->limit ? a->limit : *x;
 }
 
+static void ref_experts(const op_experts_args *a, uint32_t thread, uint32_t n_threads)
+{
+    experts_by(ref_linear, a, thread, n_threads);
+}
+
 const op_table op_table_ref = {
     .name = "ref",
     .quant = ref_quant,
@@ -501,7 +506,9 @@ const op_table op_table_ref = {
     .logits = ref_logits,
     .clamp = ref_clamp,
     .route = ref_route,
+    .pairs = ref_pairs,
     .gather = ref_gather,
+    .experts = ref_experts,
     .mix = ref_mix,
     .gate = ref_gate,
 };

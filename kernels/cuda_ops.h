@@ -1,0 +1,46 @@
+/*
+ * cuda_ops.h - the operations of ops.h on a CUDA device; plain C, no CUDA header.
+ *
+ * The argument structs are those of the CPU. What they point at lies in memory that kernels of the device can read: its own, a
+ * peer's, pinned memory of the host. On the host lie only the struct itself, op_weight with its runs (whose data are
+ * device addresses), and the small arrays parts, leaf_k and leaf. A call puts its kernels into the stream and returns 0 or
+ * a code for device_error; nothing waits for the device. Threads and barriers of the CPU have no meaning here.
+ */
+#ifndef TESS_CUDA_OPS_H
+#define TESS_CUDA_OPS_H
+#include "ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    int (*quant)(const op_quant_args *a, void *stream);
+    int (*linear)(const op_linear_args *a, void *stream);
+    int (*embed)(const op_embed_args *a, void *stream);
+    int (*norm)(const op_norm_args *a, void *stream);
+    int (*head_sums)(const op_head_sums_args *a, void *stream);
+    int (*norm_sums)(const op_norm_sums_args *a, void *stream);
+    int (*rope)(const op_rope_args *a, void *stream);
+    int (*kv_write)(const op_kv_write_args *a, void *stream);
+    int (*attn)(const op_attn_args *a, void *stream);
+    int (*act)(const op_act_args *a, void *stream);
+    int (*reduce)(const op_reduce_args *a, void *stream);
+    int (*logits)(const op_logits_args *a, void *stream);
+    int (*clamp)(const op_clamp_args *a, void *stream);
+    int (*route)(const op_route_args *a, void *stream);
+    int (*pairs)(const op_pairs_args *a, void *stream);
+    int (*gather)(const op_gather_args *a, void *stream);
+    int (*experts)(const op_experts_args *a, void *stream);
+    int (*mix)(const op_mix_args *a, void *stream);
+    int (*gate)(const op_switch_args *a, void *stream);
+} op_cuda_table;
+
+const op_cuda_table *op_cuda_get(void); /* NULL: built without CUDA */
+/* Floats of scratch in device memory that attn needs; see op_attn_scratch. */
+size_t op_cuda_attn_scratch(uint32_t n_tokens, uint32_t n_heads, uint32_t v_dim, uint32_t max_pos);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
