@@ -1,5 +1,6 @@
 /* ctx.c - opening and closing of contexts, and the sequences; the step itself is step.c. */
 #include "ctx.h"
+#include "device.h"
 #include "os.h"
 
 static uint32_t kv_dtype_of(int32_t choice) { return choice == TESS_KV_F32 ? DT_F32 : choice == TESS_KV_INT8 ? DT_I8 : DT_F16; }
@@ -21,10 +22,34 @@ static tess_status resolve(const tess_model *m, const tess_ctx_params *in, tess_
     return TESS_OK;
 }
 
+/* Pages of ranks on devices. */
+static void *page_alloc(void *user, uint32_t rank, size_t size)
+{
+    void *p;
+    return comm_select(user, rank) == 0 && device_alloc(&p, size) == 0 ? p : NULL;
+}
+static void page_release(void *user, uint32_t rank, void *page)
+{
+    (void)comm_select(user, rank);
+    device_free(page);
+}
+static bool page_copy(void *user, uint32_t rank, void *dst, const void *src, size_t n)
+{
+    return comm_select(user, rank) == 0 && device_copy(dst, src, n, comm_stream(user, rank)) == 0;
+}
+
+static tess_status open_devices(tess_ctx *c, tess_error *err)
+{
+    TRY(comm_open(&c->m, &c->model->devices, &c->comm, err));
+    c->pages = (kv_memory){c->comm, page_alloc, page_release, page_copy};
+    kv_pool_place(&c->kv, &c->pages);
+    return TESS_OK;
+}
+
 /* A context as long as asked for must be possible: said before anything runs, not when memory is gone. */
 static tess_status check_memory(const tess_ctx *c, const tess_ctx_params *asked, tess_error *err)
 {
-    uint64_t pages = ceil_div(c->p.max_seq_tokens, c->p.page_tokens), need = 0, have = os_mem_available();
+    uint64_t pages = ceil_div(c->p.max_seq_tokens, c->p.page_tokens), need = 0, have = c->comm ? comm_memory(c->comm) : os_mem_available();
     if (!u64_mul(pages, kv_bytes_per_page(&c->kv), &need)) need = UINT64_MAX;
     if (asked->max_seq_tokens == 0 || have == 0 || need <= have) return TESS_OK;
     return ERR(err, TESS_E_NOMEM, "a context of %u tokens needs %llu MB of KV memory, %llu MB are available; ask for less, or leave the context to the model",
@@ -56,9 +81,10 @@ tess_status ctx_open(tess_model *m, const tess_ctx_params *p, tess_ctx **out, te
     tess_status st = resolve(m, p, &c->p, err);
     uint64_t budget = c->p.kv_bytes ? c->p.kv_bytes : UINT64_MAX / 2;
     if (st >= 0) st = kv_pool_open(&c->kv, &c->m, &m->a, &m->shards, kv_dtype_of(c->p.kv_dtype), c->p.page_tokens, budget, err);
+    if (st >= 0 && m->devices.n) st = open_devices(c, err);
     if (st >= 0) st = check_memory(c, p, err);
     if (st >= 0) st = open_arrays(c, err);
-    if (st >= 0) st = exec_open(m, &c->kv, c->p.max_step_tokens, &c->exec, err);
+    if (st >= 0) st = exec_open(m, &c->kv, c->comm, c->p.max_step_tokens, &c->exec, err);
     if (st < 0) ctx_close(c);
     else *out = c;
     return st;
@@ -81,6 +107,7 @@ void ctx_close(tess_ctx *c)
     mem_free(&c->m, c->take);
     mem_free(&c->m, c->rope_long);
     kv_pool_close(&c->kv);
+    comm_close(c->comm);
     sampler_free(&c->work);
     mem m = c->m;
     model_release(c->model);

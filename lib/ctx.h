@@ -29,6 +29,8 @@ struct tess_ctx {
     mem m;
     tess_model *model;
     tess_ctx_params p;      /* resolved */
+    comm *comm;             /* ranks on devices; NULL: none are */
+    kv_memory pages;        /* then: where pages come from */
     kv_pool kv;
     exec *exec;
     ctx_seq *seqs;          /* [max_seqs] */

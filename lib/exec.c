@@ -33,13 +33,14 @@ static const model_linear *linear_of(const exec *x, const rank_state *k, const p
     case WT_SH_UP: return &l->sh_up;
     case WT_SH_DOWN: return &l->sh_down;
     case WT_SH_SWITCH: return &l->sh_switch;
-    default: return &x->model->head[k->rank];
+    default: return &x->model->rank[k->rank].head;
     }
 }
 
-static const model_norm *norm_of(const tess_model *m, const prog_instr *c)
+static const model_norm *norm_of(const exec *x, const rank_state *k, const prog_instr *c)
 {
-    const model_layer_norms *n = &m->norms[c->layer];
+    const model_rank *m = &x->model->rank[k->rank];
+    const model_layer_norms *n = &m->layers[c->layer];
     switch (c->weight) {
     case WT_NORM_ATTN: return &n->attn;
     case WT_NORM_FFN: return &n->ffn;
@@ -66,7 +67,7 @@ static uint32_t n_heads_of(const exec *x, const rank_state *k, bool kv_heads)
     return h.hi - h.lo;
 }
 
-static void run_linear(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_linear(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     const model_linear *l = linear_of(x, k, c);
     bool partial = c->weight == WT_O || c->weight == WT_DOWN || c->weight == WT_SH_DOWN; /* their bias is added behind the tree */
@@ -76,10 +77,10 @@ static void run_linear(const exec *x, const rank_state *k, const prog_instr *c, 
     if (c->in[1] != NO_SLOT) a.xq = (const op_group *)(const void *)slot_at(x, k, c->in[1], &stride), a.xqs = x->n_rows;
     a.y = slot_at(x, k, c->out, &a.ys);
     a.yl = a.ys * plan_of(x, k)->rows;
-    if (l->w.n_rows && l->w.n_leaves) x->model->ops->linear(&a, t, n);
+    if (l->w.n_rows && l->w.n_leaves) RUN(linear, a);
 }
 
-static void run_quant(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_quant(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     const op_weight *w = &linear_of(x, k, c)->w;
     uint32_t leaf[MAX_LEAVES] = {w->n_k};
@@ -89,13 +90,13 @@ static void run_quant(const exec *x, const rank_state *k, const prog_instr *c, u
     op_quant_args a = {.n_tokens = x->n_rows, .n_leaves = w->n_leaves, .leaf_k = leaf};
     a.x = slot_at(x, k, c->in[0], &a.xs);
     a.y = (op_group *)(void *)slot_at(x, k, c->out, &stride);
-    x->model->ops->quant(&a, t, n);
+    RUN(quant, a);
 }
 
-static void run_norm(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_norm(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     const arch *m = &x->model->a;
-    const model_norm *w = norm_of(x->model, c);
+    const model_norm *w = norm_of(x, k, c);
     bool head = c->weight == WT_NORM_Q || c->weight == WT_NORM_K;
     op_norm_args a = {.kind = m->norm_kind == NORM_LAYER_PLUS1 ? (uint32_t)NORM_LAYER : m->norm_kind, .n_tokens = x->n_rows, .n = head ? m->head_dim : m->hidden_size, .w = w->w, .b = w->b, .eps = (float)m->norm_eps,
                       .groups = head ? n_heads_of(x, k, c->weight == WT_NORM_K) : 1};
@@ -109,19 +110,25 @@ static void run_norm(const exec *x, const rank_state *k, const prog_instr *c, ui
     }
     a.x = slot_at(x, k, c->in[0], &a.xs);
     a.y = slot_at(x, k, c->out, &a.ys);
-    if (a.groups) x->model->ops->norm(&a, t, n);
+    if (a.groups) RUN(norm, a);
 }
 
-static void run_head_sums(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_head_sums(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     op_head_sums_args a = {.n_tokens = x->n_rows, .n_heads = n_heads_of(x, k, c->weight == WT_NORM_K), .head_dim = x->model->a.head_dim};
     a.x = slot_at(x, k, c->in[0], &a.xs);
     a.y = slot_at(x, k, c->out, &a.ys);
-    if (a.n_heads) x->model->ops->head_sums(&a, t, n);
+    if (a.n_heads) RUN(head_sums, a);
+}
+
+/* A slot of another rank that this rank reads. */
+static float *shared_at(const exec *x, const rank_state *k, const rank_state *owner, uint16_t slot, size_t *stride)
+{
+    return k->stream ? device_shared(x, k, owner, slot, stride) : slot_at(x, owner, slot, stride);
 }
 
 /* Every head once, in head order: a kv head that several ranks hold is taken from the first of them. */
-static uint32_t gather_sums(const exec *x, const prog_instr *c, op_sum_part parts[MAX_RANKS])
+static uint32_t gather_sums(const exec *x, const rank_state *k, const prog_instr *c, op_sum_part parts[MAX_RANKS])
 {
     uint32_t n = 0, next = 0;
     for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
@@ -129,47 +136,47 @@ static uint32_t gather_sums(const exec *x, const prog_instr *c, op_sum_part part
         uint32_t lo = MAX(h.lo, next);
         if (lo >= h.hi) continue;
         op_sum_part *p = &parts[n++];
-        p->s = slot_at(x, &x->rank[r], c->in[1], &p->ss) + (lo - h.lo);
+        p->s = shared_at(x, k, &x->rank[r], c->in[1], &p->ss) + (lo - h.lo);
         p->n = h.hi - lo;
         next = h.hi;
     }
     return n;
 }
 
-static void run_norm_sums(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_norm_sums(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     const arch *m = &x->model->a;
     bool kv_heads = c->weight == WT_NORM_K;
     shard_range h = heads_of(x, k->rank, kv_heads);
     op_sum_part parts[MAX_RANKS];
     op_norm_sums_args a = {.n_tokens = x->n_rows, .cols = (h.hi - h.lo) * m->head_dim, .n = (kv_heads ? m->n_kv_heads : m->n_heads) * m->head_dim,
-                           .parts = parts, .w = norm_of(x->model, c)->w + (size_t)h.lo * m->head_dim, .eps = (float)m->norm_eps};
-    a.n_parts = gather_sums(x, c, parts);
+                           .parts = parts, .w = norm_of(x, k, c)->w + (size_t)h.lo * m->head_dim, .eps = (float)m->norm_eps};
+    a.n_parts = gather_sums(x, k, c, parts);
     a.x = slot_at(x, k, c->in[0], &a.xs);
     a.y = slot_at(x, k, c->out, &a.ys);
-    if (a.cols) x->model->ops->norm_sums(&a, t, n);
+    if (a.cols) RUN(norm_sums, a);
 }
 
-static void run_clamp(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_clamp(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     const arch *m = &x->model->a;
     const uint8_t width = x->prog->slots[c->out].width;
     op_clamp_args a = {.n_tokens = x->n_rows, .limit = (float)m->qkv_clip,
                        .n = n_heads_of(x, k, width != W_Q) * (width == W_V ? m->v_head_dim : m->head_dim)};
     a.x = slot_at(x, k, c->out, &a.xs);
-    if (a.n) x->model->ops->clamp(&a, t, n);
+    if (a.n) RUN(clamp, a);
 }
 
-static void run_rope(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_rope(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     const arch *m = &x->model->a;
-    op_rope_args a = {.kind = m->rope_kind, .dims = m->rope_dims, .n_tokens = x->n_rows, .head_dim = m->head_dim, .pos = x->batch->pos,
-                      .n_heads = n_heads_of(x, k, c->weight == WT_NORM_K), .cs = x->rope[0][m->layer_attn[c->layer]]};
+    op_rope_args a = {.kind = m->rope_kind, .dims = m->rope_dims, .n_tokens = x->n_rows, .head_dim = m->head_dim, .pos = k->pos,
+                      .n_heads = n_heads_of(x, k, c->weight == WT_NORM_K), .cs = k->rope[0][m->layer_attn[c->layer]]};
     a.x = slot_at(x, k, c->out, &a.xs);
     if (m->kv_lora) a.x += c->weight == WT_NORM_K ? m->kv_lora : m->head_dim - m->rope_dims; /* the rotated part is last */
     if (a.n_heads == 0) return;
     if (m->n_factors == 0) {
-        x->model->ops->rope(&a, t, n);
+        RUN(rope, a);
         return;
     }
     const exec_batch *b = x->batch; /* runs of rows that take the same table */
@@ -180,32 +187,39 @@ static void run_rope(const exec *x, const rank_state *k, const prog_instr *c, ui
         run.x += row * a.xs;
         run.pos += row;
         run.n_tokens = end - row;
-        run.cs = x->rope[is_long][m->layer_attn[c->layer]];
-        x->model->ops->rope(&run, t, n);
+        run.cs = k->rope[is_long][m->layer_attn[c->layer]];
+        RUN(rope, run);
     }
 }
 
 static op_kv kv_of(const exec *x, const rank_state *k, uint32_t layer, op_batch *b)
 {
-    const exec_batch *e = x->batch;
     uint32_t g = x->kv->layer_group[layer];
     op_kv v = x->kv->groups[g].kv[k->rank];
     v.layer_off = x->kv->layer_index[layer] * x->kv->groups[g].layer_bytes[k->rank];
-    *b = (op_batch){e->n_rows, e->pos, e->seq, e->tables[g][k->rank]};
+    *b = (op_batch){x->n_rows, k->pos, k->seq, k->tables[g]};
     return v;
 }
 
-static void run_kv_write(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_kv_write(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     op_kv_write_args a = {0};
     a.kv = kv_of(x, k, c->layer, &a.b);
     a.k = slot_at(x, k, c->in[0], &a.ks);
     a.v = slot_at(x, k, c->in[1], &a.vs);
-    if (a.kv.n_kv_heads) x->model->ops->kv_write(&a, t, n);
+    if (a.kv.n_kv_heads) RUN(kv_write, a);
+}
+
+/* The rotated part of a head on a device: a sum of one term is a copy. */
+static void copy_rotated(const exec *x, rank_state *k, const float *from, size_t from_stride, float *to, size_t to_stride)
+{
+    const uint32_t t = 0, n = 1;
+    op_reduce_args a = {.parts = &from, .n_leaves = 1, .ps = from_stride, .scale = 1, .n_tokens = x->n_rows, .n = x->model->a.rope_dims, .y = to, .ys = to_stride};
+    RUN(reduce, a);
 }
 
 /* Each head by its own matrix: from the query into the latent space, its rotated part copied behind; or from there to values. */
-static void run_heads(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_heads(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     const arch *m = &x->model->a;
     const model_layer_rank *l = &x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank];
@@ -217,8 +231,9 @@ static void run_heads(const exec *x, const rank_state *k, const prog_instr *c, u
     for (uint32_t h = 0; h < n_heads_of(x, k, false); h++) {
         op_linear_args a = {.w = absorb ? &l->k_b[h].w : &l->v_b[h].w, .x = in + (size_t)h * in_dim, .xs = xs, .n_tokens = x->n_rows,
                             .y = out + (size_t)h * out_dim, .ys = ys};
-        x->model->ops->linear(&a, t, n);
-        for (uint32_t row = t; absorb && row < x->n_rows; row += n)
+        RUN(linear, a);
+        if (absorb && k->stream) copy_rotated(x, k, in + (size_t)(h + 1) * in_dim - m->rope_dims, xs, out + (size_t)h * out_dim + m->kv_lora, ys);
+        for (uint32_t row = t; absorb && !k->stream && row < x->n_rows; row += n)
             memcpy(out + row * ys + (size_t)h * out_dim + m->kv_lora, in + row * xs + (size_t)(h + 1) * in_dim - m->rope_dims, m->rope_dims * sizeof *out);
     }
 }
@@ -229,17 +244,17 @@ static void run_attn(const exec *x, rank_state *k, const prog_instr *c, uint32_t
     const shard_rank *s = &x->model->shards.rank[k->rank];
     op_attn_args a = {.n_heads = s->q_head.hi - s->q_head.lo, .q_head0 = s->q_head.lo, .kv_head0 = s->kv_head.lo, .group = m->n_heads / m->n_kv_heads,
                       .scale = (float)m->attn_scale, .softcap = (float)m->attn_softcap, .window = m->attn[m->layer_attn[c->layer]].window,
-                      .scratch = k->scratch, .scratch_floats = k->scratch_floats, .barrier = gate_wait, .barrier_user = &k->gate};
+                      .scratch = k->scratch, .scratch_floats = k->scratch_floats, .barrier = k->stream ? NULL : gate_wait, .barrier_user = &k->gate};
     const float *sinks = x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank].sinks;
     if (sinks) a.sinks = sinks + s->q_head.lo;
-    if (x->alibi) a.bias = x->alibi + (size_t)s->q_head.lo * x->alibi_rows, a.bias_stride = x->alibi_rows;
+    if (k->alibi) a.bias = k->alibi + (size_t)s->q_head.lo * x->alibi_rows, a.bias_stride = x->alibi_rows;
     a.kv = kv_of(x, k, c->layer, &a.b);
     a.q = slot_at(x, k, c->in[0], &a.qs);
     a.out = slot_at(x, k, c->out, &a.os);
-    if (a.n_heads) x->model->ops->attn(&a, t, n);
+    if (a.n_heads) RUN(attn, a);
 }
 
-static void run_act(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_act(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     const shard_rank *s = &x->model->shards.rank[k->rank];
     shard_range own = x->prog->slots[c->out].width == W_SHARED ? s->shared : s->ffn;
@@ -248,7 +263,7 @@ static void run_act(const exec *x, const rank_state *k, const prog_instr *c, uin
     a.g = slot_at(x, k, c->in[0], &a.gs);
     if (c->in[1] != NO_SLOT) a.u = slot_at(x, k, c->in[1], &a.us);
     a.y = slot_at(x, k, c->out, &a.ys);
-    if (a.n) x->model->ops->act(&a, t, n);
+    if (a.n) RUN(act, a);
 }
 
 static shard_range part_leaves(const shard_rank *r, uint8_t width)
@@ -262,45 +277,49 @@ static shard_range part_leaves(const shard_rank *r, uint8_t width)
 }
 
 /* Addresses of the L leaves of a split sum, wherever their ranks keep them. */
-static uint32_t gather_leaves(const exec *x, const prog_instr *c, const float **parts, size_t *stride)
+static uint32_t gather_leaves(const exec *x, const rank_state *k, const prog_instr *c, const float **parts, size_t *stride)
 {
     const shard_plan *s = &x->model->shards;
     const uint8_t width = x->prog->slots[c->in[0]].width;
     uint32_t n = 0;
     for (uint32_t r = 0; r < s->n_ranks; r++) {
         shard_range own = part_leaves(&s->rank[r], width);
-        float *p = slot_at(x, &x->rank[r], c->in[0], stride);
+        float *p = shared_at(x, k, &x->rank[r], c->in[0], stride);
         for (uint32_t l = own.lo; l < own.hi; l++) parts[l] = p + (size_t)(l - own.lo) * *stride * x->rank[r].body.rows;
         n = MAX(n, own.hi);
     }
     return n;
 }
 
-static void run_reduce(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_reduce(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     const float *parts[MAX_LEAVES];
     op_reduce_args a = {.parts = parts, .n_leaves = 1, .scale = 1, .n_tokens = x->n_rows, .n = x->model->a.hidden_size};
     if (x->prog->slots[c->in[0]].shared) {
-        a.n_leaves = gather_leaves(x, c, parts, &a.ps);
+        a.n_leaves = gather_leaves(x, k, c, parts, &a.ps);
         if (c->weight != WT_NONE) a.bias = linear_of(x, k, c)->bias;
     } else parts[0] = slot_at(x, k, c->in[0], &a.ps);
     if (c->scaled) a.scale = (float)x->model->a.residual_scale;
     if (c->in[1] != NO_SLOT) a.residual = slot_at(x, k, c->in[1], &a.rs);
     a.y = slot_at(x, k, c->out, &a.ys);
-    x->model->ops->reduce(&a, t, n);
+    RUN(reduce, a);
 }
 
-static void run_embed(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_embed(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     const arch *m = &x->model->a;
     bool pos = c->weight == WT_POS;
+    if (k->stream) {
+        device_embed(x, k, c);
+        return;
+    }
     op_embed_args a = {.w = pos ? &x->model->pos_embed : &x->model->embed, .row_hi = pos ? m->max_ctx : m->vocab_size, .n_tokens = x->n_rows, .n = m->hidden_size,
                        .ids = pos ? (const int32_t *)x->batch->pos : x->batch->ids, .scale = pos ? 1 : (float)m->embed_scale};
     a.y = slot_at(x, k, c->out, &a.ys);
-    x->model->ops->embed(&a, t, n);
+    RUN(embed, a);
 }
 
-static void run_logits(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_logits(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     const arch *m = &x->model->a;
     const shard_rank *s = &x->model->shards.rank[k->rank];
@@ -308,10 +327,10 @@ static void run_logits(const exec *x, const rank_state *k, const prog_instr *c, 
     a.y = slot_at(x, k, c->out, &a.ys);
     a.x = a.y;
     a.xs = a.ys;
-    if (a.n && (m->logit_scale != 1 || m->logit_softcap > 0)) x->model->ops->logits(&a, t, n);
+    if (a.n && (m->logit_scale != 1 || m->logit_softcap > 0)) RUN(logits, a);
 }
 
-static void run_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+void exec_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     switch (c->op) {
     case PROG_EMBED: run_embed(x, k, c, t, n); break;
@@ -355,7 +374,7 @@ static void run_program(void *arg, uint32_t thread, uint32_t n_threads)
             }
             turn ^= 1;
         }
-        run_instr(x, k, c, t, k->n_threads);
+        exec_instr(x, k, c, t, k->n_threads);
     }
 }
 
@@ -366,11 +385,14 @@ tess_status exec_body(exec *x, const exec_batch *b, const uint32_t *cancel, tess
     x->n_rows = b->n_rows;
     x->cancel = cancel;
     x->stopped = false;
-    pool_run(x->threads, run_program, x);
+    if (x->broken) return ERR(err, TESS_E_BROKEN, "a device was lost; the context can only be closed");
+    if (x->comm) TRY(device_body(x, err));
+    else pool_run(x->threads, run_program, x);
     return x->stopped ? ERR(err, TESS_E_CANCELLED, "the step was cancelled") : TESS_OK;
 }
 
-void exec_head(exec *x, const uint32_t *rows, uint32_t n, const float **logits, size_t *stride)
+/* The chosen rows of the body's last state to where the head reads them. */
+static void take_rows(exec *x, const uint32_t *rows, uint32_t n)
 {
     for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
         rank_state *k = &x->rank[r];
@@ -379,12 +401,19 @@ void exec_head(exec *x, const uint32_t *rows, uint32_t n, const float **logits, 
         float *head = k->act; /* the head's slots lie behind the body's (open_rank), so the hidden rows stay */
         for (uint32_t i = 0; i < n; i++) memcpy(head + k->head.off[x->head.in_slot] + i * stride_out, in + rows[i] * stride_in, x->model->a.hidden_size * sizeof *in);
     }
+}
+
+tess_status exec_head(exec *x, const uint32_t *rows, uint32_t n, const float **logits, size_t *stride, tess_error *err)
+{
+    if (!x->comm) take_rows(x, rows, n);
     x->prog = &x->head;
     x->n_rows = n;
     x->cancel = NULL;
-    pool_run(x->threads, run_program, x);
+    if (x->comm) TRY(device_head(x, rows, err));
+    else pool_run(x->threads, run_program, x);
     *logits = x->logits;
     *stride = x->logits_stride;
+    return TESS_OK;
 }
 
 /* ---- open, prepare, close ---- */
@@ -396,6 +425,7 @@ static tess_status open_rank(exec *x, uint32_t r, tess_error *err)
     uint32_t n = pool_size(x->threads), ranks = m->shards.n_ranks;
     k->model = m;
     k->rank = r;
+    if (x->comm) k->stream = comm_stream(x->comm, r);
     k->first_thread = n * r / ranks;
     k->n_threads = n * (r + 1) / ranks - k->first_thread;
     pool_gate_init(&k->gate, k->n_threads, pool_spins(x->threads));
@@ -403,12 +433,13 @@ static tess_status open_rank(exec *x, uint32_t r, tess_error *err)
     TRY(plan_make(&x->head, &m->a, &m->shards, r, EXEC_HEAD_ROWS, &k->head, err));
     for (size_t i = 0; i < x->head.n_slots; i++) k->head.off[i] += k->body.floats;
     size_t bytes;
+    if (x->comm) return TESS_OK; /* device_open takes the memory */
     if (!size_mul3(k->body.floats + k->head.floats, sizeof(float), 1, &bytes) || !(k->act = mem_alloc(&x->m, bytes)))
         return ERR(err, TESS_E_NOMEM, "no memory for the activations of rank %u (%llu MB)", r, (unsigned long long)((k->body.floats + k->head.floats) >> 18));
     return TESS_OK;
 }
 
-tess_status exec_open(const tess_model *m, const kv_pool *kv_, uint32_t max_rows, exec **out, tess_error *err)
+tess_status exec_open(const tess_model *m, const kv_pool *kv_, comm *c, uint32_t max_rows, exec **out, tess_error *err)
 {
     *out = NULL;
     exec *x = mem_zalloc(&m->m, sizeof *x);
@@ -416,14 +447,16 @@ tess_status exec_open(const tess_model *m, const kv_pool *kv_, uint32_t max_rows
     x->m = m->m;
     x->model = m;
     x->kv = kv_;
+    x->comm = c;
     x->max_rows = max_rows;
-    tess_status st = pool_open(&x->m, MAX(m->n_threads, m->shards.n_ranks), &x->threads, err);
+    tess_status st = pool_open(&x->m, c ? 1 : MAX(m->n_threads, m->shards.n_ranks), &x->threads, err);
     bool exact = m->compute != TESS_COMPUTE_F32; /* else q8 and q4 are computed as floats */
     if (st >= 0) st = program_body(&m->a, exact ? m->quant : NULL, &x->m, &x->body, err);
     if (st >= 0) st = program_head(&m->a, exact && m->head_quant, &x->m, &x->head, err);
     for (uint32_t r = 0; st >= 0 && r < m->shards.n_ranks; r++) st = open_rank(x, r, err);
-    if (st >= 0) {
-        x->logits_stride = x->rank[0].head.stride[W_LOGITS];
+    if (st >= 0) x->logits_stride = x->rank[0].head.stride[W_LOGITS];
+    if (st >= 0 && c) st = device_open(x, err);
+    else if (st >= 0) {
         x->logits = mem_calloc(&x->m, EXEC_HEAD_ROWS * (uint64_t)x->logits_stride, sizeof *x->logits);
         if (!x->logits) st = ERR(err, TESS_E_NOMEM, "no memory for logits");
     }
@@ -436,6 +469,7 @@ void exec_close(exec *x)
 {
     if (!x) return;
     pool_close(x->threads);
+    if (x->comm) device_close(x);
     for (uint32_t r = 0; r < MAX_RANKS; r++) {
         rank_state *k = &x->rank[r];
         mem_free(&x->m, k->act);
@@ -502,20 +536,37 @@ bool exec_rope_long(const arch *a, size_t n)
     return false;
 }
 
-tess_status exec_prepare(exec *x, uint32_t n_rows, uint32_t max_pos, tess_error *err)
+static tess_status scratch_reach(exec *x, const exec_batch *b, tess_error *err)
 {
-    const arch *a = &x->model->a;
-    for (uint32_t i = 0; i < a->n_attn_kinds && a->rope_kind != ROPE_NONE; i++) for (uint32_t l = 0; l < (a->n_factors ? 2u : 1u); l++) TRY(rope_reach(x, l, i, max_pos + 1, err));
-    TRY(alibi_reach(x, max_pos + 1, err));
     for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
         rank_state *k = &x->rank[r];
-        size_t want = op_attn_scratch(n_rows, n_heads_of(x, k, false), arch_v_dim(a), max_pos + 1, k->n_threads);
+        size_t want = op_attn_scratch(b->n_rows, n_heads_of(x, k, false), arch_v_dim(&x->model->a), b->max_pos + 1, k->n_threads);
         if (want <= k->scratch_floats) continue;
         float *p = mem_alloc(&x->m, want * sizeof *p);
-        if (!p) return ERR(err, TESS_E_NOMEM, "no memory for attention over %u positions", max_pos + 1);
+        if (!p) return ERR(err, TESS_E_NOMEM, "no memory for attention over %u positions", b->max_pos + 1);
         mem_free(&x->m, k->scratch);
         k->scratch = p;
         k->scratch_floats = want;
+    }
+    return TESS_OK;
+}
+
+tess_status exec_prepare(exec *x, const exec_batch *b, tess_error *err)
+{
+    const arch *a = &x->model->a;
+    const uint32_t n_pos = b->max_pos + 1, lists = a->n_factors ? 2 : 1;
+    for (uint32_t i = 0; i < a->n_attn_kinds && a->rope_kind != ROPE_NONE; i++)
+        for (uint32_t l = 0; l < lists; l++) TRY(rope_reach(x, l, i, n_pos, err));
+    TRY(alibi_reach(x, n_pos, err));
+    if (x->comm) return device_prepare(x, b, err);
+    TRY(scratch_reach(x, b, err));
+    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
+        rank_state *k = &x->rank[r];
+        k->pos = b->pos;
+        k->seq = b->seq;
+        for (uint32_t g = 0; g < x->kv->n_groups; g++) k->tables[g] = b->tables[g][r];
+        memcpy(k->rope, x->rope, sizeof k->rope);
+        k->alibi = x->alibi;
     }
     return TESS_OK;
 }

@@ -1,12 +1,14 @@
 /*
  * exec.h - runs the programs of a context: activations, threads, ranks.
  *
- * One pool of threads; each rank has a team, a contiguous run of them. exec_body computes the last hidden state of the rows of
+ * On the CPU one pool of threads; each rank has a team, a contiguous run of them. exec_body computes the last hidden state of the rows of
  * a batch and writes their K and V; exec_head computes the logits of chosen rows. Nothing is allocated while they run; what a
- * longer batch or a later position needs is taken before (exec_prepare).
+ * longer batch or a later position needs is taken before (exec_prepare). On devices the caller's thread puts the operations of
+ * all ranks into their streams, from one barrier of all ranks to the next (exec_device.c).
  */
 #ifndef TESS_EXEC_H
 #define TESS_EXEC_H
+#include "comm.h"
 #include "kv.h"
 #include "pool.h"
 #include "program.h"
@@ -23,13 +25,14 @@ typedef struct {            /* one forward pass; arrays of n_rows or n_seqs, own
 } exec_batch;
 
 typedef struct exec exec;
-tess_status exec_open(const tess_model *m, const kv_pool *kv_, uint32_t max_rows, exec **out, tess_error *err);
+/* c: the ranks on devices; NULL: all are on the CPU. */
+tess_status exec_open(const tess_model *m, const kv_pool *kv_, comm *c, uint32_t max_rows, exec **out, tess_error *err);
 void exec_close(exec *x);
-tess_status exec_prepare(exec *x, uint32_t n_rows, uint32_t max_pos, tess_error *err);
+tess_status exec_prepare(exec *x, const exec_batch *b, tess_error *err);
 /* Whether a prompt of n ids takes the frequencies of long prompts. */
 bool exec_rope_long(const arch *a, size_t n);
-/* *cancel is read once a layer; CANCELLED when it was set. */
+/* *cancel is read once a layer; CANCELLED when it was set. DEVICE: a device failed; BROKEN: and it will not come back. */
 tess_status exec_body(exec *x, const exec_batch *b, const uint32_t *cancel, tess_error *err);
 /* Logits of rows[0..n) of the last body, n <= EXEC_HEAD_ROWS: n times vocab_size floats at *logits, stride *stride. */
-void exec_head(exec *x, const uint32_t *rows, uint32_t n, const float **logits, size_t *stride);
+tess_status exec_head(exec *x, const uint32_t *rows, uint32_t n, const float **logits, size_t *stride, tess_error *err);
 #endif

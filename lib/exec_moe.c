@@ -38,7 +38,7 @@ static uint32_t *route_at(const exec *x, const rank_state *k, uint16_t slot, flo
     return (uint32_t *)(void *)p;
 }
 
-static void run_route(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_route(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     const arch *m = &x->model->a;
     const model_layer_rank *l = &x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank];
@@ -54,10 +54,10 @@ static void run_route(const exec *x, const rank_state *k, const prog_instr *c, u
     a.x = slot_at(x, k, c->in[0], &a.xs);
     a.ids = route_at(x, k, c->out, &a.w, &a.is);
     a.ws = a.is;
-    x->model->ops->route(&a, t, n);
+    RUN(route, a);
 }
 
-static void run_pairs(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_pairs(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     pair_list l = pairs_at(x, k, c->out);
     float *w;
@@ -69,19 +69,19 @@ static void run_pairs(const exec *x, const rank_state *k, const prog_instr *c, u
                        .row = l.row,
                        .pair = l.pair};
     a.ids = route_at(x, k, c->in[0], &w, &a.is);
-    x->model->ops->pairs(&a, t, n);
+    RUN(pairs, a);
 }
 
-static void run_gather(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_gather(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     pair_list l = pairs_at(x, k, c->in[2]);
     op_gather_args a = {.rows = l.row, .n = l.most, .cols = x->model->a.hidden_size, .count = l.count};
     a.x = slot_at(x, k, c->in[0], &a.xs);
     a.y = slot_at(x, k, c->out, &a.ys);
-    if (l.n_local) x->model->ops->gather(&a, t, n);
+    if (l.n_local) RUN(gather, a);
 }
 
-static void run_experts(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_experts(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     const arch *m = &x->model->a;
     const model_layer_rank *layer = &x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank];
@@ -98,10 +98,10 @@ static void run_experts(const exec *x, const rank_state *k, const prog_instr *c,
     a.x = slot_at(x, k, c->in[0], &a.xs);
     if (c->in[1] != NO_SLOT) a.xq = (const op_group *)(const void *)slot_at(x, k, c->in[1], &stride);
     a.y = slot_at(x, k, c->out, &a.ys);
-    if (l.n_local) x->model->ops->experts(&a, t, n);
+    if (l.n_local) RUN(experts, a);
 }
 
-static void run_quant_pairs(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_quant_pairs(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     pair_list l = pairs_at(x, k, c->in[2]);
     const arch *m = &x->model->a;
@@ -110,10 +110,10 @@ static void run_quant_pairs(const exec *x, const rank_state *k, const prog_instr
     size_t stride;
     a.x = slot_at(x, k, c->in[0], &a.xs);
     a.y = (op_group *)(void *)slot_at(x, k, c->out, &stride);
-    if (l.n_local) x->model->ops->quant(&a, t, n);
+    if (l.n_local) RUN(quant, a);
 }
 
-static void run_pair_act(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_pair_act(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     pair_list l = pairs_at(x, k, c->in[2]);
     const arch *m = &x->model->a;
@@ -126,10 +126,10 @@ static void run_pair_act(const exec *x, const rank_state *k, const prog_instr *c
     a.g = slot_at(x, k, c->in[0], &a.gs);
     if (c->in[1] != NO_SLOT) a.u = slot_at(x, k, c->in[1], &a.us);
     a.y = slot_at(x, k, c->out, &a.ys);
-    if (l.n_local) x->model->ops->act(&a, t, n);
+    if (l.n_local) RUN(act, a);
 }
 
-static void run_mix(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_mix(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     const shard_plan *s = &x->model->shards;
     const shard_range own = s->rank[k->rank].expert_leaf;
@@ -148,19 +148,19 @@ static void run_mix(const exec *x, const rank_state *k, const prog_instr *c, uin
     a.x = slot_at(x, k, c->in[0], &a.xs);
     a.y = slot_at(x, k, c->out, &a.ys);
     a.yl = a.ys * k->body.rows;
-    if (a.n_leaves) x->model->ops->mix(&a, t, n);
+    if (a.n_leaves) RUN(mix, a);
 }
 
-static void run_gate(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+static void run_gate(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     op_switch_args a = {.n_tokens = x->n_rows, .n = x->model->a.hidden_size};
     a.x = slot_at(x, k, c->in[0], &a.xs);
     a.g = slot_at(x, k, c->in[1], &a.gs);
     a.y = slot_at(x, k, c->out, &a.ys);
-    x->model->ops->gate(&a, t, n);
+    RUN(gate, a);
 }
 
-void exec_moe(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+void exec_moe(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     switch (c->op) {
     case PROG_ROUTE: run_route(x, k, c, t, n); break;

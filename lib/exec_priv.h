@@ -1,4 +1,4 @@
-/* exec_priv.h - the state of an executor, shared by exec.c and exec_moe.c. */
+/* exec_priv.h - the state of an executor, shared by exec.c, exec_moe.c and exec_device.c. */
 #ifndef TESS_EXEC_PRIV_H
 #define TESS_EXEC_PRIV_H
 #include "exec.h"
@@ -11,7 +11,18 @@ typedef struct {
     float *scratch;    /* attention */
     size_t scratch_floats;
     pool_gate gate;
+    /* Of the run under way, in memory of the rank. */
+    const uint32_t *pos, *seq;
+    uint8_t *const *const *tables[ARCH_MAX_ATTN_KINDS];
+    const float *rope[2][ARCH_MAX_ATTN_KINDS], *alibi;
+    /* Of a rank on a device (exec_device.c). */
+    void *stream;      /* NULL: the rank is a team of CPU threads */
+    int code;          /* first failure of an operation in this run */
+    float *logits;     /* [EXEC_HEAD_ROWS][logits_stride], the rank's rows of the vocabulary */
+    uint32_t logits_stride;
 } rank_state;
+
+typedef struct exec_device exec_device;
 
 struct exec {
     mem m;
@@ -27,6 +38,9 @@ struct exec {
     uint32_t rope_rows[2][ARCH_MAX_ATTN_KINDS];
     float *alibi;      /* [n_heads][alibi_rows], NULL: none */
     uint32_t alibi_rows;
+    comm *comm;        /* NULL: all ranks are on the CPU */
+    exec_device *device;
+    bool broken;       /* a device is lost: the context can only be closed */
     /* of the run under way */
     const program *prog;
     const exec_batch *batch;
@@ -43,9 +57,30 @@ static inline float *slot_at(const exec *x, const rank_state *k, uint16_t slot, 
     const plan *l = plan_of(x, k);
     const prog_slot *s = &x->prog->slots[slot];
     *stride = l->stride[s->width];
+    if (s->width == W_LOGITS && k->logits) return *stride = k->logits_stride, k->logits;
     return s->width == W_LOGITS ? x->logits + x->model->shards.rank[k->rank].vocab.lo : k->act + l->off[slot];
 }
 
+/* Calls operation `name` with the arguments `args`: on the CPU this thread's share of it, on a device all of it into the rank's stream.
+ * Uses x, k, t, n of the place where it stands. After a failure a device rank does nothing more in this run. */
+#define RUN(name, args)                                          \
+    do {                                                         \
+        if (!k->stream) x->model->ops->name(&(args), t, n);      \
+        else if (!k->code) k->code = x->model->cuda->name(&(args), k->stream); \
+    } while (0)
+
+/* exec.c */
+void exec_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n);
+/* exec_device.c: the ranks on devices. */
+tess_status device_open(exec *x, tess_error *err);
+void device_close(exec *x);
+tess_status device_prepare(exec *x, const exec_batch *b, tess_error *err);
+tess_status device_body(exec *x, tess_error *err);
+tess_status device_head(exec *x, const uint32_t *rows, tess_error *err);
+/* Shared slot `slot` of rank `owner`, where `reader` can read it. */
+float *device_shared(const exec *x, const rank_state *reader, const rank_state *owner, uint16_t slot, size_t *stride);
+void device_embed(const exec *x, rank_state *k, const prog_instr *c);
+
 /* exec_moe.c: the operations of mixtures of experts. */
-void exec_moe(const exec *x, const rank_state *k, const prog_instr *c, uint32_t t, uint32_t n);
+void exec_moe(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n);
 #endif

@@ -34,10 +34,27 @@ tess_status kv_pool_open(kv_pool *p, const mem *m, const arch *a, const shard_pl
     return TESS_OK;
 }
 
+void kv_pool_place(kv_pool *p, const kv_memory *memory) { p->memory = memory; }
+
 static void page_delete(kv_pool *p, kv_page *g)
 {
-    for (uint32_t r = 0; r < p->n_ranks; r++) mem_free(p->m, g->data[r]);
+    for (uint32_t r = 0; r < p->n_ranks; r++) {
+        if (!p->memory) mem_free(p->m, g->data[r]);
+        else if (g->data[r]) p->memory->release(p->memory->user, r, g->data[r]);
+    }
     mem_free(p->m, g);
+}
+
+static uint8_t *page_data(const kv_pool *p, uint32_t rank, uint64_t bytes)
+{
+    return p->memory ? p->memory->alloc(p->memory->user, rank, (size_t)bytes) : mem_alloc(p->m, (size_t)bytes);
+}
+
+static bool page_copy(const kv_pool *p, uint32_t rank, void *dst, const void *src, uint64_t bytes)
+{
+    if (p->memory) return p->memory->copy(p->memory->user, rank, dst, src, (size_t)bytes);
+    memcpy(dst, src, (size_t)bytes);
+    return true;
 }
 
 /* Frees the spare pages of all groups, so that their bytes can serve another group. */
@@ -70,7 +87,7 @@ static tess_status page_new(kv_pool *p, uint32_t group, kv_page **out, tess_erro
                        (unsigned long long)p->allocated, (unsigned long long)p->budget);
         page = mem_zalloc(p->m, sizeof *page);
         bool ok = page != NULL;
-        for (uint32_t r = 0; ok && r < p->n_ranks; r++) ok = (page->data[r] = mem_alloc(p->m, (size_t)g->page_bytes[r])) != NULL;
+        for (uint32_t r = 0; ok && r < p->n_ranks; r++) ok = (page->data[r] = page_data(p, r, g->page_bytes[r])) != NULL;
         if (!ok) {
             if (page) page_delete(p, page);
             return ERR(err, TESS_E_NOMEM, "no memory for a KV page of %llu bytes", (unsigned long long)g->total_bytes);
@@ -120,7 +137,12 @@ static tess_status make_own(kv_pool *p, uint32_t group, kv_table *t, size_t i, t
     kv_page *old = t->pages[i], *page;
     if (old->refs == 1) return TESS_OK;
     TRY(page_new(p, group, &page, err));
-    for (uint32_t r = 0; r < p->n_ranks; r++) memcpy(page->data[r], old->data[r], (size_t)p->groups[group].page_bytes[r]);
+    bool ok = true;
+    for (uint32_t r = 0; ok && r < p->n_ranks; r++) ok = page_copy(p, r, page->data[r], old->data[r], p->groups[group].page_bytes[r]);
+    if (!ok) {
+        page_unref(p, group, page);
+        return ERR(err, TESS_E_DEVICE, "a KV page could not be copied on its device");
+    }
     page_unref(p, group, old);
     table_set(p, t, i, page);
     return TESS_OK;

@@ -13,6 +13,15 @@
 #include "ops.h"
 #include "shard.h"
 
+/* Where pages of a rank lie when that is not memory of the host. copy may return before it is done, as long as kernels that are
+ * started later see it; false: it failed. */
+typedef struct {
+    void *user;
+    void *(*alloc)(void *user, uint32_t rank, size_t size);
+    void (*release)(void *user, uint32_t rank, void *page);
+    bool (*copy)(void *user, uint32_t rank, void *dst, const void *src, size_t n);
+} kv_memory;
+
 typedef struct kv_page kv_page;
 struct kv_page { uint32_t refs; kv_page *next; uint8_t *data[MAX_RANKS]; };
 typedef struct {
@@ -24,6 +33,7 @@ typedef struct {
 } kv_group;
 typedef struct {
     const mem *m;
+    const kv_memory *memory; /* NULL: pages come from m */
     uint32_t n_ranks, page_tokens, n_groups;
     kv_group groups[ARCH_MAX_ATTN_KINDS];
     uint8_t layer_group[ARCH_MAX_LAYERS];
@@ -38,6 +48,8 @@ typedef struct {
 } kv_table;
 
 tess_status kv_pool_open(kv_pool *p, const mem *m, const arch *a, const shard_plan *s, uint32_t dtype, uint32_t page_tokens, uint64_t budget, tess_error *err);
+/* Before the first page is taken; `memory` must outlive the pool. */
+void kv_pool_place(kv_pool *p, const kv_memory *memory);
 void kv_pool_close(kv_pool *p); /* every table must be empty */
 /* Makes positions [from, to) writable. KV_FULL: the budget is used up; NOMEM. On an error the table keeps what it had. */
 tess_status kv_table_reserve(kv_pool *p, uint32_t group, kv_table *t, uint64_t from, uint64_t to, tess_error *err);

@@ -51,11 +51,21 @@ static void load_one(void *arg, uint64_t i, uint32_t thread)
         st = ct_read_rows(s->m->file, it->piece, row0, rows, t->rank == 1 ? LAYOUT_ROWS : LAYOUT_TILE8, dst, (size_t)width, s->scratch[thread], &e);
     }
     if (st < 0) load_fail(s, &e);
+    uint64_t stored = 0;
+    for (uint64_t c = 0; c < it->n_chunks; c++) stored += s->info->chunks[p->first_chunk + it->chunk0 + c].csize;
+    __atomic_add_fetch(&s->m->read_bytes, stored, __ATOMIC_RELAXED);
     uint64_t done = __atomic_add_fetch(&s->done, p->n_chunks ? p->usize * it->n_chunks / p->n_chunks : 0, __ATOMIC_RELAXED);
     if (thread == 0 && s->params && s->params->progress && s->params->progress(s->params->progress_user, MIN(done, s->total), s->total)) {
         ERR(&e, TESS_E_CANCELLED, "loading was cancelled");
         load_fail(s, &e);
     }
+}
+
+/* Pieces that the host needs: all when ranks are on the CPU, else vectors and the tables of which a token takes a row. */
+static bool on_host(const load_state *s, uint32_t piece)
+{
+    const ct_tensor *t = tensor_of(s, piece);
+    return !s->m->place || t->rank == 1 || t->role == ROLE_EMBED || t->role == ROLE_POS_EMBED;
 }
 
 /* Decides for every piece between map and copy; allocates copies. Quantized and float pieces alike. */
@@ -69,6 +79,7 @@ static tess_status place_pieces(load_state *s, tess_error *err)
         s->total += p->usize;
         if (t->rank > 1 && !dtype_get(t->dtype)->is_float && !dtype_is_quant(t->dtype))
             return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor %s has type %s, which no weight can have", s->info->path, t->name, dtype_get(t->dtype)->name);
+        if (!on_host(s, i)) continue;
         if (t->rank == 2 && t->layout == LAYOUT_TILE8 && p->raw_contig && (m->tiles[i] = ct_map_piece(m->file, i))) continue;
         uint64_t k[MAX_LEAVES] = {p->n_k}, bytes; /* floats need no leaves; q8/q4 sizes are those of the file */
         if (t->rank == 1) k[0] = p->n_k * p->n_rows;
@@ -94,7 +105,7 @@ static tess_status make_items(load_state *s, tess_error *err)
     s->items = mem_calloc(&s->m->m, MAX(n, 1u), sizeof *s->items);
     if (!s->items) return ERR(err, TESS_E_NOMEM, "no memory to plan the loading");
     for (uint32_t i = 0; i < s->info->n_pieces; i++)
-        for (uint64_t c = 0; c < s->info->pieces[i].n_chunks; c += CHUNKS)
+        for (uint64_t c = 0; on_host(s, i) && c < s->info->pieces[i].n_chunks; c += CHUNKS)
             s->items[s->n_items++] = (load_item){i, c, MIN((uint64_t)CHUNKS, s->info->pieces[i].n_chunks - c)};
     return TESS_OK;
 }
@@ -124,8 +135,12 @@ static tess_status load_pieces(load_state *s, pool *p, tess_error *err)
 
 /* ---- views ---- */
 
-/* What names a weight. expert: -1 = none. */
-typedef struct { uint32_t role; int32_t layer, expert; } load_key;
+/* What names a weight, and the rank that reads it. expert: -1 = none. ON_HOST: a table that stays in memory of the host. */
+enum { ON_HOST = MAX_RANKS };
+typedef struct { uint32_t role; int32_t layer, expert; uint32_t rank; } load_key;
+
+/* Vectors and small tables that kernels read: from the arena, or memory that gets twins on the devices. */
+static void *load_alloc(tess_model *m, uint64_t n, size_t size) { return m->place ? place_twin(m->place, n, size) : arena_alloc(&m->store, n, size); }
 
 static const ct_tensor *find_tensor(const tess_model *m, const load_key *k, uint32_t part)
 {
@@ -163,7 +178,7 @@ static tess_status load_vector(tess_model *m, const load_key *k, uint32_t part, 
     TRY(need_tensor(m, k, part, &t, err));
     if (!t) return TESS_OK;
     if (!dtype_get(t->dtype)->is_float || t->n_pieces != 1) return ERR(err, TESS_E_FORMAT, "%s: tensor %s must be one piece of floats", ct_get(m->file)->path, t->name);
-    float *v = arena_alloc(&m->store, t->shape[0], sizeof *v);
+    float *v = load_alloc(m, t->shape[0], sizeof *v);
     if (!v) return ERR(err, TESS_E_NOMEM, "no memory for tensor %s", t->name);
     dtype_to_f32(t->dtype, m->tiles[t->first_piece], v, (size_t)t->shape[0]);
     *out = v;
@@ -175,7 +190,7 @@ static tess_status finish_norm(tess_model *m, uint64_t n, model_norm *norm, tess
 {
     bool ones = !norm->w && m->a.norm_affine == 0;
     if (!ones && (!norm->w || m->a.norm_kind != NORM_LAYER_PLUS1)) return TESS_OK;
-    float *v = arena_alloc(&m->store, n, sizeof *v);
+    float *v = load_alloc(m, n, sizeof *v);
     if (!v) return ERR(err, TESS_E_NOMEM, "no memory for norms");
     for (uint64_t i = 0; i < n; i++) v[i] = ones ? 1.0f : norm->w[i] + 1.0f;
     norm->w = v;
@@ -187,11 +202,11 @@ static tess_status load_each(tess_model *m, uint32_t role, int32_t layer, model_
 {
     const arch *a = &m->a;
     uint32_t n = role_instances(a, role);
-    float *v = arena_alloc(&m->store, (uint64_t)n * a->head_dim, sizeof *v);
+    float *v = load_alloc(m, (uint64_t)n * a->head_dim, sizeof *v);
     if (!v) return ERR(err, TESS_E_NOMEM, "no memory for norms of heads");
     for (uint32_t h = 0; h < n; h++) {
         const float *one;
-        load_key k = {role, layer, (int32_t)h};
+        load_key k = {role, layer, (int32_t)h, 0};
         TRY(load_vector(m, &k, PART_DATA, &one, err));
         memcpy(v + (size_t)h * a->head_dim, one, a->head_dim * sizeof *v);
     }
@@ -201,7 +216,7 @@ static tess_status load_each(tess_model *m, uint32_t role, int32_t layer, model_
 
 static tess_status load_norm(tess_model *m, uint32_t role, int32_t layer, model_norm *out, tess_error *err)
 {
-    load_key k = {role, layer, -1};
+    load_key k = {role, layer, -1, 0};
     bool heads = role == ROLE_Q_NORM || role == ROLE_K_NORM || role == ROLE_Q_A_NORM || role == ROLE_KV_A_NORM;
     if (heads && m->a.qk_norm == QK_NORM_EACH && role != ROLE_Q_A_NORM && role != ROLE_KV_A_NORM) return load_each(m, role == ROLE_Q_NORM ? ROLE_Q_EACH : ROLE_K_EACH, layer, out, err);
     TRY(load_vector(m, &k, PART_DATA, &out->w, err));
@@ -218,8 +233,16 @@ static uint64_t stride_of(const ct_tensor *t, const ct_piece *p, const arch_axis
     return stride;
 }
 
+/* The address of a part of a piece: on the host at once, on a device when all parts are known. *w->stride is that of the piece. */
+static tess_status view_place(tess_model *m, const place_want *w, tess_error *err)
+{
+    if (m->place && w->rank != ON_HOST) return place_part(m->place, w, err);
+    *w->data = m->tiles[w->piece] + w->block0 * *w->stride + w->off;
+    return TESS_OK;
+}
+
 /* Rows [rows.lo, rows.hi) of a tensor that is whole along K. */
-static tess_status view_rows(tess_model *m, const ct_tensor *t, shard_range rows, op_weight *w, tess_error *err)
+static tess_status view_rows(tess_model *m, uint32_t rank, const ct_tensor *t, shard_range rows, op_weight *w, tess_error *err)
 {
     const ct_info *info = ct_get(m->file);
     op_run *runs = arena_alloc(&m->store, t->n_pieces, sizeof *runs);
@@ -230,8 +253,11 @@ static tess_status view_rows(tess_model *m, const ct_tensor *t, shard_range rows
         uint64_t lo = MAX((uint64_t)rows.lo, p->row0), hi = MIN((uint64_t)rows.hi, p->row0 + p->n_rows);
         if (lo >= hi) continue;
         uint64_t at = lo - p->row0, stride = stride_of(t, p, NULL);
-        runs[w->n_parts++] = (op_run){m->tiles[t->first_piece + i] + at / TILE_ROWS * stride, stride, (uint32_t)(at % TILE_ROWS),
-                                      (uint32_t)(lo - rows.lo), (uint32_t)(hi - lo), 0, (uint32_t)t->shape[1]};
+        op_run *run = &runs[w->n_parts++];
+        *run = (op_run){NULL, stride, (uint32_t)(at % TILE_ROWS), (uint32_t)(lo - rows.lo), (uint32_t)(hi - lo), 0, (uint32_t)t->shape[1]};
+        const place_want want = {.rank = rank, .piece = t->first_piece + i, .block0 = at / TILE_ROWS, .len = stride,
+                                 .n_blocks = ceil_div(hi - p->row0, TILE_ROWS) - at / TILE_ROWS, .data = &run->data, .stride = &run->block_stride};
+        TRY(view_place(m, &want, err));
     }
     return TESS_OK;
 }
@@ -245,7 +271,7 @@ static uint64_t leaf_offset(const ct_tensor *t, const ct_piece *p, const arch_ax
 }
 
 /* Leaves [leaf.lo, leaf.hi) of a tensor that is split along K; every leaf lies in one piece. */
-static tess_status view_leaves(tess_model *m, const ct_tensor *t, const arch_axis *x, shard_range leaf, op_weight *w, tess_error *err)
+static tess_status view_leaves(tess_model *m, uint32_t rank, const ct_tensor *t, const arch_axis *x, shard_range leaf, op_weight *w, tess_error *err)
 {
     const ct_info *info = ct_get(m->file);
     uint64_t k0 = axis_elem(x, x->leaf[leaf.lo]), k1 = axis_elem(x, x->leaf[leaf.hi]);
@@ -258,8 +284,11 @@ static tess_status view_leaves(tess_model *m, const ct_tensor *t, const arch_axi
         while (i < t->n_pieces && !(l >= p[i].leaf0 && l < p[i].leaf0 + p[i].n_leaves)) i++;
         if (i == t->n_pieces) return ERR(err, TESS_E_FORMAT, "%s: leaf %u of tensor %s is in no piece", info->path, l, t->name);
         uint64_t lo = axis_elem(x, x->leaf[l]), hi = axis_elem(x, x->leaf[l + 1]);
-        runs[l - leaf.lo] = (op_run){m->tiles[t->first_piece + i] + leaf_offset(t, &p[i], x, l), stride_of(t, &p[i], x), 0, 0, w->n_rows,
-                                     (uint32_t)(lo - k0), (uint32_t)(hi - lo)};
+        op_run *run = &runs[l - leaf.lo];
+        *run = (op_run){NULL, stride_of(t, &p[i], x), 0, 0, w->n_rows, (uint32_t)(lo - k0), (uint32_t)(hi - lo)};
+        const place_want want = {.rank = rank, .piece = t->first_piece + i, .off = leaf_offset(t, &p[i], x, l), .n_blocks = ceil_div(w->n_rows, TILE_ROWS),
+                                 .len = leaf_offset(t, &p[i], x, l + 1) - leaf_offset(t, &p[i], x, l), .data = &run->data, .stride = &run->block_stride};
+        TRY(view_place(m, &want, err));
     }
     return TESS_OK;
 }
@@ -288,10 +317,10 @@ static tess_status load_linear(tess_model *m, load_key k, shard_range rows_or_le
     TRY(load_vector(m, &k, PART_BIAS, &bias, err));
     if (k_axis) {
         out->bias = bias;
-        return view_leaves(m, t, k_axis, rows_or_leaves, &out->w, err);
+        return view_leaves(m, k.rank, t, k_axis, rows_or_leaves, &out->w, err);
     }
     out->bias = bias ? bias + rows_or_leaves.lo : NULL;
-    return view_rows(m, t, rows_or_leaves, &out->w, err);
+    return view_rows(m, k.rank, t, rows_or_leaves, &out->w, err);
 }
 
 static shard_range scaled(shard_range r, uint32_t by) { return (shard_range){r.lo * by, r.hi * by}; }
@@ -304,6 +333,7 @@ static tess_status load_expert(tess_model *m, load_key k, shard_range rows, op_e
     if (l.w.n_rows == 0) return TESS_OK; /* the model has no such weight */
     if (l.w.n_parts != 1) return ERR(err, TESS_E_FORMAT, "%s: expert %d of layer %d is cut into pieces", ct_get(m->file)->path, k.expert, k.layer);
     *out = (op_expert){l.w.runs->data, l.w.runs->block_stride, l.bias, l.w.dtype};
+    if (m->place) place_retarget(m->place, &out->data, &out->block_stride);
     return TESS_OK;
 }
 
@@ -312,51 +342,50 @@ static tess_status load_experts(tess_model *m, int32_t layer, uint32_t r, model_
 {
     const arch *a = &m->a;
     const shard_rank *s = &m->shards.rank[r];
-    const load_key correction = {ROLE_ROUTER_CORRECTION, layer, -1};
+    const load_key correction = {ROLE_ROUTER_CORRECTION, layer, -1, r};
     uint32_t n = s->expert.hi - s->expert.lo;
     shard_range inner = {0, a->moe_ffn_size}, outer = {0, a->hidden_size};
-    TRY(load_linear(m, (load_key){ROLE_ROUTER, layer, -1}, (shard_range){0, a->n_experts}, NULL, &l->router, err));
+    TRY(load_linear(m, (load_key){ROLE_ROUTER, layer, -1, r}, (shard_range){0, a->n_experts}, NULL, &l->router, err));
     TRY(load_vector(m, &correction, PART_DATA, &l->router_correction, err));
-    TRY(load_linear(m, (load_key){ROLE_SH_GATE, layer, -1}, s->shared, NULL, &l->sh_gate, err));
-    TRY(load_linear(m, (load_key){ROLE_SH_UP, layer, -1}, s->shared, NULL, &l->sh_up, err));
-    TRY(load_linear(m, (load_key){ROLE_SH_DOWN, layer, -1}, s->shared_leaf, &m->shards.shared, &l->sh_down, err));
-    TRY(load_linear(m, (load_key){ROLE_SH_SWITCH, layer, -1}, (shard_range){0, 1}, NULL, &l->sh_switch, err));
-    l->exp_gate = arena_alloc(&m->store, MAX(n, 1u), sizeof *l->exp_gate);
-    l->exp_up = arena_alloc(&m->store, MAX(n, 1u), sizeof *l->exp_up);
-    l->exp_down = arena_alloc(&m->store, MAX(n, 1u), sizeof *l->exp_down);
+    TRY(load_linear(m, (load_key){ROLE_SH_GATE, layer, -1, r}, s->shared, NULL, &l->sh_gate, err));
+    TRY(load_linear(m, (load_key){ROLE_SH_UP, layer, -1, r}, s->shared, NULL, &l->sh_up, err));
+    TRY(load_linear(m, (load_key){ROLE_SH_DOWN, layer, -1, r}, s->shared_leaf, &m->shards.shared, &l->sh_down, err));
+    TRY(load_linear(m, (load_key){ROLE_SH_SWITCH, layer, -1, r}, (shard_range){0, 1}, NULL, &l->sh_switch, err));
+    l->exp_gate = load_alloc(m, MAX(n, 1u), sizeof *l->exp_gate);
+    l->exp_up = load_alloc(m, MAX(n, 1u), sizeof *l->exp_up);
+    l->exp_down = load_alloc(m, MAX(n, 1u), sizeof *l->exp_down);
     if (!l->exp_gate || !l->exp_up || !l->exp_down) return ERR(err, TESS_E_NOMEM, "no memory for %u experts", n);
     for (uint32_t e = 0; e < n; e++) {
         int32_t id = (int32_t)(s->expert.lo + e);
-        TRY(load_expert(m, (load_key){ROLE_EXP_GATE, layer, id}, inner, &l->exp_gate[e], err));
-        TRY(load_expert(m, (load_key){ROLE_EXP_UP, layer, id}, inner, &l->exp_up[e], err));
-        TRY(load_expert(m, (load_key){ROLE_EXP_DOWN, layer, id}, outer, &l->exp_down[e], err));
+        TRY(load_expert(m, (load_key){ROLE_EXP_GATE, layer, id, r}, inner, &l->exp_gate[e], err));
+        TRY(load_expert(m, (load_key){ROLE_EXP_UP, layer, id, r}, inner, &l->exp_up[e], err));
+        TRY(load_expert(m, (load_key){ROLE_EXP_DOWN, layer, id, r}, outer, &l->exp_down[e], err));
     }
     return TESS_OK;
 }
 
 /* Latent attention: what every rank holds whole, and the matrices of the rank's heads. */
-static tess_status load_latent(tess_model *m, int32_t layer, const shard_rank *s, model_layer_rank *l, tess_error *err)
+static tess_status load_latent(tess_model *m, int32_t layer, uint32_t r, model_layer_rank *l, tess_error *err)
 {
     const arch *a = &m->a;
+    const shard_rank *s = &m->shards.rank[r];
     uint32_t n = s->q_head.hi - s->q_head.lo;
     l->k_b = arena_alloc(&m->store, MAX(n, 1u), sizeof *l->k_b);
     l->v_b = arena_alloc(&m->store, MAX(n, 1u), sizeof *l->v_b);
     if (!l->k_b || !l->v_b) return ERR(err, TESS_E_NOMEM, "no memory for %u heads", n);
-    TRY(load_linear(m, (load_key){ROLE_Q_A, layer, -1}, (shard_range){0, a->q_lora}, NULL, &l->q_a, err));
-    TRY(load_linear(m, (load_key){ROLE_KV_A, layer, -1}, (shard_range){0, a->kv_lora + a->rope_dims}, NULL, &l->kv_a, err));
+    TRY(load_linear(m, (load_key){ROLE_Q_A, layer, -1, r}, (shard_range){0, a->q_lora}, NULL, &l->q_a, err));
+    TRY(load_linear(m, (load_key){ROLE_KV_A, layer, -1, r}, (shard_range){0, a->kv_lora + a->rope_dims}, NULL, &l->kv_a, err));
     for (uint32_t h = 0; h < n; h++) {
         shard_range one = {s->q_head.lo + h, s->q_head.lo + h + 1};
-        TRY(load_linear(m, (load_key){ROLE_K_B, layer, -1}, scaled(one, a->kv_lora), NULL, &l->k_b[h], err));
-        TRY(load_linear(m, (load_key){ROLE_V_B, layer, -1}, scaled(one, a->v_head_dim), NULL, &l->v_b[h], err));
+        TRY(load_linear(m, (load_key){ROLE_K_B, layer, -1, r}, scaled(one, a->kv_lora), NULL, &l->k_b[h], err));
+        TRY(load_linear(m, (load_key){ROLE_V_B, layer, -1, r}, scaled(one, a->v_head_dim), NULL, &l->v_b[h], err));
     }
-    return load_linear(m, (load_key){ROLE_LATENT_O, layer, -1}, s->q_leaf, &m->shards.v, &l->o, err);
+    return load_linear(m, (load_key){ROLE_LATENT_O, layer, -1, r}, s->q_leaf, &m->shards.v, &l->o, err);
 }
 
-static tess_status load_layer(tess_model *m, uint32_t i, tess_error *err)
+static tess_status load_layer_norms(tess_model *m, uint32_t i, model_layer_norms *n, tess_error *err)
 {
     int32_t layer = (int32_t)i;
-    model_layer_norms *n = &m->norms[i];
-    const arch *a = &m->a;
     TRY(load_norm(m, ROLE_ATTN_NORM, layer, &n->attn, err));
     TRY(load_norm(m, ROLE_FFN_NORM, layer, &n->ffn, err));
     TRY(load_norm(m, ROLE_POST_ATTN_NORM, layer, &n->post_attn, err));
@@ -364,19 +393,25 @@ static tess_status load_layer(tess_model *m, uint32_t i, tess_error *err)
     TRY(load_norm(m, ROLE_Q_NORM, layer, &n->q, err));
     TRY(load_norm(m, ROLE_K_NORM, layer, &n->k, err));
     TRY(load_norm(m, ROLE_Q_A_NORM, layer, &n->q_a, err));
-    TRY(load_norm(m, ROLE_KV_A_NORM, layer, &n->kv_a, err));
+    return load_norm(m, ROLE_KV_A_NORM, layer, &n->kv_a, err);
+}
+
+static tess_status load_layer(tess_model *m, uint32_t i, tess_error *err)
+{
+    int32_t layer = (int32_t)i;
+    const arch *a = &m->a;
     for (uint32_t r = 0; r < m->shards.n_ranks; r++) {
         const shard_rank *s = &m->shards.rank[r];
         model_layer_rank *l = &m->layers[(size_t)i * m->shards.n_ranks + r];
-        TRY(load_linear(m, (load_key){ROLE_Q, layer, -1}, scaled(s->q_head, a->head_dim), NULL, &l->q, err));
-        TRY(load_linear(m, (load_key){ROLE_K, layer, -1}, scaled(s->kv_head, a->head_dim), NULL, &l->k, err));
-        TRY(load_linear(m, (load_key){ROLE_V, layer, -1}, scaled(s->kv_head, a->v_head_dim), NULL, &l->v, err));
-        TRY(load_linear(m, (load_key){ROLE_O, layer, -1}, s->q_leaf, &m->shards.q, &l->o, err));
-        TRY(load_linear(m, (load_key){ROLE_GATE, layer, -1}, s->ffn, NULL, &l->gate, err));
-        TRY(load_linear(m, (load_key){ROLE_UP, layer, -1}, s->ffn, NULL, &l->up, err));
-        TRY(load_linear(m, (load_key){ROLE_DOWN, layer, -1}, s->ffn_leaf, &m->shards.ffn, &l->down, err));
-        if (a->kv_lora) TRY(load_latent(m, layer, s, l, err));
-        TRY(load_vector(m, &(load_key){ROLE_SINKS, layer, -1}, PART_DATA, &l->sinks, err));
+        TRY(load_linear(m, (load_key){ROLE_Q, layer, -1, r}, scaled(s->q_head, a->head_dim), NULL, &l->q, err));
+        TRY(load_linear(m, (load_key){ROLE_K, layer, -1, r}, scaled(s->kv_head, a->head_dim), NULL, &l->k, err));
+        TRY(load_linear(m, (load_key){ROLE_V, layer, -1, r}, scaled(s->kv_head, a->v_head_dim), NULL, &l->v, err));
+        TRY(load_linear(m, (load_key){ROLE_O, layer, -1, r}, s->q_leaf, &m->shards.q, &l->o, err));
+        TRY(load_linear(m, (load_key){ROLE_GATE, layer, -1, r}, s->ffn, NULL, &l->gate, err));
+        TRY(load_linear(m, (load_key){ROLE_UP, layer, -1, r}, s->ffn, NULL, &l->up, err));
+        TRY(load_linear(m, (load_key){ROLE_DOWN, layer, -1, r}, s->ffn_leaf, &m->shards.ffn, &l->down, err));
+        if (a->kv_lora) TRY(load_latent(m, layer, r, l, err));
+        TRY(load_vector(m, &(load_key){ROLE_SINKS, layer, -1, r}, PART_DATA, &l->sinks, err));
         if (a->layer_moe[i]) TRY(load_experts(m, layer, r, l, err));
     }
     return TESS_OK;
@@ -402,28 +437,40 @@ static void note_quant(tess_model *m, uint32_t i)
     }
 }
 
-static tess_status load_views(tess_model *m, tess_error *err)
+/* What is not in layers. */
+static tess_status load_global(tess_model *m, tess_error *err)
 {
     const arch *a = &m->a;
     model_linear whole = {0};
-    m->norms = arena_alloc(&m->store, a->n_layers, sizeof *m->norms);
-    m->layers = arena_alloc(&m->store, (uint64_t)a->n_layers * m->shards.n_ranks, sizeof *m->layers);
-    m->quant = arena_alloc(&m->store, a->n_layers, sizeof *m->quant);
-    if (!m->norms || !m->layers || !m->quant) return ERR(err, TESS_E_NOMEM, "no memory for %u layers", a->n_layers);
-    TRY(load_linear(m, (load_key){ROLE_EMBED, -1, -1}, (shard_range){0, a->vocab_size}, NULL, &whole, err));
+    TRY(load_linear(m, (load_key){ROLE_EMBED, -1, -1, ON_HOST}, (shard_range){0, a->vocab_size}, NULL, &whole, err));
     m->embed = whole.w;
-    TRY(load_linear(m, (load_key){ROLE_POS_EMBED, -1, -1}, (shard_range){0, a->max_ctx}, NULL, &whole, err));
+    TRY(load_linear(m, (load_key){ROLE_POS_EMBED, -1, -1, ON_HOST}, (shard_range){0, a->max_ctx}, NULL, &whole, err));
     if (a->learned_pos) m->pos_embed = whole.w;
-    TRY(load_norm(m, ROLE_FINAL_NORM, -1, &m->final_norm, err));
-    TRY(load_norm(m, ROLE_EMBED_NORM, -1, &m->embed_norm, err));
+    TRY(load_norm(m, ROLE_FINAL_NORM, -1, &m->rank[0].final_norm, err));
+    TRY(load_norm(m, ROLE_EMBED_NORM, -1, &m->rank[0].embed_norm, err));
+    for (uint32_t i = 0; i < a->n_layers; i++) TRY(load_layer_norms(m, i, &m->rank[0].layers[i], err));
     for (uint32_t r = 0; r < m->shards.n_ranks; r++) {
         const shard_range rows = m->shards.rank[r].vocab;
-        TRY(load_linear(m, (load_key){a->tied_head ? ROLE_EMBED : ROLE_HEAD, -1, -1}, rows, NULL, &m->head[r], err));
+        model_linear *head = &m->rank[r].head;
+        m->rank[r] = m->rank[0];
+        *head = (model_linear){0};
+        TRY(load_linear(m, (load_key){a->tied_head ? ROLE_EMBED : ROLE_HEAD, -1, -1, r}, rows, NULL, head, err));
         if (!a->tied_head) continue;
-        TRY(load_vector(m, &(load_key){ROLE_HEAD, -1, -1}, PART_BIAS, &m->head[r].bias, err));
-        if (m->head[r].bias) m->head[r].bias += rows.lo;
+        TRY(load_vector(m, &(load_key){ROLE_HEAD, -1, -1, r}, PART_BIAS, &head->bias, err));
+        if (head->bias) head->bias += rows.lo;
     }
-    m->head_quant = dtype_is_quant(m->head[0].w.dtype);
+    m->head_quant = dtype_is_quant(m->rank[0].head.w.dtype);
+    return TESS_OK;
+}
+
+static tess_status load_views(tess_model *m, tess_error *err)
+{
+    const arch *a = &m->a;
+    m->rank[0].layers = arena_alloc(&m->store, a->n_layers, sizeof *m->rank[0].layers);
+    m->layers = arena_alloc(&m->store, (uint64_t)a->n_layers * m->shards.n_ranks, sizeof *m->layers);
+    m->quant = arena_alloc(&m->store, a->n_layers, sizeof *m->quant);
+    if (!m->rank[0].layers || !m->layers || !m->quant) return ERR(err, TESS_E_NOMEM, "no memory for %u layers", a->n_layers);
+    TRY(load_global(m, err));
     for (uint32_t i = 0; i < a->n_layers; i++) {
         TRY(load_layer(m, i, err));
         note_quant(m, i);
@@ -451,7 +498,11 @@ static void count_weights(tess_model *m)
 tess_status model_load(tess_model *m, pool *p, const tess_model_params *params, tess_error *err)
 {
     load_state s = {.m = m, .info = ct_get(m->file), .params = params, .verify = !params || !(params->flags & TESS_MODEL_NO_VERIFY)};
+    if (m->devices.n) TRY(place_open(&m->m, &m->place, err));
     TRY(load_pieces(&s, p, err));
     count_weights(m);
-    return load_views(m, err);
+    TRY(load_views(m, err));
+    if (!m->place) return TESS_OK;
+    place_progress g = {params, s.done, s.total};
+    return place_weights(m, p, &g, err);
 }

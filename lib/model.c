@@ -85,19 +85,19 @@ static tess_status open_weights(tess_model *m, const tess_model_params *p, tess_
 {
     const ct_info *info = ct_get(m->file);
     double shares[MAX_RANKS];
-    uint32_t n_ranks = p->n_ranks ? p->n_ranks : 1;
-    if (p->devices && strcmp(p->devices, "cpu") != 0) return ERR(err, TESS_E_DEVICE, "devices \"%s\": this build runs on the CPU only; use cpu", p->devices);
+    uint32_t n_ranks;
+    TRY(devices_parse(p->devices, p->n_ranks, &m->devices, &n_ranks, err));
     if (p->compute < TESS_COMPUTE_AUTO || p->compute > TESS_COMPUTE_F32) return ERR(err, TESS_E_ARG, "compute %d is unknown", p->compute);
     tess_status st = arch_get(&m->a, info->kv, err);
     if (st < 0) return err_prefix(err, st, "%s", info->path);
     TRY(check_axes(info, &m->a, err));
-    if (n_ranks > MAX_RANKS) return ERR(err, TESS_E_ARG, "%u ranks asked for; 1 to %d are possible", n_ranks, MAX_RANKS);
     if (p->split) TRY(parse_split(p->split, n_ranks, shares, err));
     TRY(shard_make(&m->a, n_ranks, p->split ? shares : NULL, &m->shards, err));
     m->n_threads = p->n_threads ? p->n_threads : os_cpu_count();
     if (m->n_threads > 1024) return ERR(err, TESS_E_ARG, "%u threads asked for; the limit is 1024", m->n_threads);
     m->compute = p->compute;
     m->ops = op_table_get(NULL);
+    m->cuda = op_cuda_get();
     pool *threads;
     TRY(pool_open(&m->m, MIN(m->n_threads, MAX(os_cpu_count(), 1u)), &threads, err));
     st = model_load(m, threads, p, err);
@@ -131,6 +131,7 @@ void model_release(tess_model *m)
 {
     if (!m || __atomic_sub_fetch(&m->refs, 1, __ATOMIC_ACQ_REL) != 0) return;
     tok_close(m->tokenizer);
+    place_close(m);
     if (m->owned)
         for (uint32_t i = 0; i < ct_get(m->file)->n_pieces; i++) mem_free(&m->m, m->owned[i]);
     ct_close(m->file);

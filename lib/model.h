@@ -1,13 +1,17 @@
 /*
  * model.h - an open model: container, arch, tokenizer, template, and the weights as every rank sees them.
  *
- * Immutable after model_open, reference-counted (contexts hold it). All ranks of the CPU live in one process, so a piece is
- * mapped or decoded once, and each rank gets views (op_weight) of it.
+ * Immutable after model_open, reference-counted (contexts hold it). Ranks of the CPU share one memory, so a piece is mapped or
+ * decoded once, and each rank gets views (op_weight) of it. Ranks on devices have their parts in device memory (place.h): the
+ * views are the same, with addresses of the device in op_run.data and in every vector.
  */
 #ifndef TESS_MODEL_H
 #define TESS_MODEL_H
 #include "container.h"
+#include "cuda_ops.h"
+#include "devices.h"
 #include "ops.h"
+#include "place.h"
 #include "shard.h"
 #include "tok.h"
 
@@ -21,6 +25,11 @@ typedef struct {
     const float *router_correction, *sinks;                  /* sinks: of all heads */
 } model_layer_rank;
 typedef struct { model_norm attn, ffn, post_attn, post_ffn, q, k, q_a, kv_a; } model_layer_norms;
+typedef struct {                                             /* of a rank: those of the CPU share what these point at */
+    model_norm final_norm, embed_norm;
+    model_layer_norms *layers;                               /* [n_layers] */
+    model_linear head;
+} model_rank;
 
 struct tess_model {
     mem m;
@@ -39,17 +48,18 @@ struct tess_model {
     uint32_t n_threads;
     int32_t compute;
     const op_table *ops;
+    const op_cuda_table *cuda;  /* for ranks on devices */
     arena store;                /* views, vectors, decoded pieces' table */
     const uint8_t **tiles;      /* [n_pieces] TILE8 image, mapped or in `owned` */
     void **owned;               /* [n_pieces] decoded copies */
-    op_weight embed, pos_embed; /* the whole table: each rank reads any row */
-    model_norm final_norm, embed_norm;
-    model_linear head[MAX_RANKS];
-    model_layer_norms *norms;   /* [n_layers] */
+    op_weight embed, pos_embed; /* whole tables in memory of the host, of which a token takes a row */
+    model_rank rank[MAX_RANKS];
     model_layer_rank *layers;   /* [n_layers][n_ranks] */
+    device_list devices;        /* n 0: all ranks are on the CPU */
+    place *place;               /* what lies in memory of devices; NULL: nothing */
     uint32_t *quant;            /* [n_layers] bits 1 << WT_* (program.h) of weights that take quantized activations */
     bool head_quant;            /* the head does */
-    uint64_t weight_bytes;
+    uint64_t weight_bytes, read_bytes;
     uint64_t token_bytes, token_macs; /* see tess_model_info */
     uint32_t weight_dtype;      /* of most parameters */
 };

@@ -140,7 +140,7 @@ static void deliver(tess_ctx *c, uint32_t row, const exec_batch *b, const float 
 }
 
 /* Logits of the rows that were asked for, a few at a time so that a long prompt needs no buffer of its length. */
-static void run_heads(tess_ctx *c, const exec_batch *b)
+static tess_status run_heads(tess_ctx *c, const exec_batch *b, tess_error *err)
 {
     uint32_t n = 0;
     for (uint32_t r = 0; r < b->n_rows; r++) {
@@ -151,9 +151,10 @@ static void run_heads(tess_ctx *c, const exec_batch *b)
         const float *logits;
         size_t stride;
         uint32_t k = MIN(n - i, (uint32_t)EXEC_HEAD_ROWS);
-        exec_head(c->exec, c->want + i, k, &logits, &stride);
+        TRY(exec_head(c->exec, c->want + i, k, &logits, &stride, err));
         for (uint32_t j = 0; j < k; j++) deliver(c, c->want[i + j], b, logits + j * stride);
     }
+    return TESS_OK;
 }
 
 static bool is_stop(const tess_ctx *c, const ctx_seq *s, int32_t id)
@@ -221,12 +222,12 @@ tess_status ctx_step(tess_ctx *c, tess_event *ev, size_t *n, tess_error *err)
     TRY(take_pages(c, &n_seqs, err));
     TRY(prepare_logits(c, n_seqs, err));
     build_batch(c, n_seqs, &b);
-    TRY(exec_prepare(c->exec, b.n_rows, b.max_pos, err));
+    TRY(exec_prepare(c->exec, &b, err));
     tess_status st = exec_body(c->exec, &b, &c->cancel, err);
     if (st < 0) {
         __atomic_store_n(&c->cancel, 0, __ATOMIC_RELAXED);
         return st;
     }
-    run_heads(c, &b);
+    TRY(run_heads(c, &b, err));
     return commit(c, n_seqs, ev, n, err);
 }

@@ -1,0 +1,34 @@
+/*
+ * comm.h - the ranks of a context on devices: a stream each, waiting for each other, reading each other's memory.
+ *
+ * One thread of the host, the caller, gives work to all ranks; what it gives to a rank's stream is done in order. comm_barrier is
+ * the barrier of all ranks: what a rank gave to its stream before it is done, and seen, before anything that any rank gives after
+ * it. Nothing here waits on the host but comm_sync.
+ *
+ * Whether rank `reader` may read memory of rank `owner` is found out at open and stays (comm_direct): the same device, or a device
+ * with peer access that was tried with data. Where it may not, the owner copies what others shall read into its outbox,
+ * memory of the host that every device can read. An outbox has two halves, used in turn from barrier to barrier: when
+ * the half of barrier n is written again before barrier n + 2, every rank has passed barrier n + 1 and so left it.
+ */
+#ifndef TESS_COMM_H
+#define TESS_COMM_H
+#include "devices.h"
+#include "mem.h"
+
+typedef struct comm comm;
+tess_status comm_open(const mem *m, const device_list *d, comm **out, tess_error *err);
+void comm_close(comm *c); /* NULL is fine; waits for the devices first */
+const device_list *comm_devices(const comm *c);
+int comm_select(comm *c, uint32_t rank); /* what follows on this thread acts on the rank's device */
+void *comm_stream(const comm *c, uint32_t rank);
+uint64_t comm_memory(comm *c); /* bytes that are free on the devices of the ranks, each device once */
+int comm_barrier(comm *c); /* 0 or a code of device.h */
+/* Waits until every stream is empty; the first failure of any rank, of which `*lost` says whether its device is lost. */
+tess_status comm_sync(comm *c, bool *lost, tess_error *err);
+
+bool comm_direct(const comm *c, uint32_t reader, uint32_t owner);
+bool comm_blind(const comm *c, uint32_t owner); /* some rank may not read the owner's memory */
+tess_status comm_outbox_open(comm *c, uint32_t owner, size_t half_bytes, tess_error *err);
+/* turn: the number of the barrier that what is written there waits for. */
+uint8_t *comm_outbox(const comm *c, uint32_t owner, uint32_t turn);
+#endif

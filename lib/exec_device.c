@@ -1,0 +1,417 @@
+/*
+ * exec_device.c - runs the programs of ranks that are on devices.
+ *
+ * The caller's thread gives the operations of a run to the ranks' streams: from one barrier of all ranks to the next those of
+ * rank 0, then those of rank 1, and so on. So no rank's stream is ever far ahead of another's, and no kernel waits for one that
+ * the host has not given yet. The host waits once, at the end of a run.
+ *
+ * A step brings to each rank, in one copy each: the batch (positions, sequences, addresses of pages) and the embedded rows, which
+ * the CPU takes from the table in its memory. The batch of a rank is one block, on the host and on the device alike:
+ *   pos[n_rows], seq[n_rows] (u32), then for each group of layers tables[n_seqs] (addresses in this block on the device), and for
+ *   each group and sequence the addresses of its pages. Parts start at multiples of 16.
+ */
+#include "device.h"
+#include "exec_priv.h"
+
+typedef struct {
+    uint8_t *batch, *stage;  /* on the device, pinned on the host: batch_cap bytes each */
+    size_t batch_cap, batch_bytes;
+    float *rope[2][ARCH_MAX_ATTN_KINDS], *alibi;
+    uint32_t rope_rows[2][ARCH_MAX_ATTN_KINDS], alibi_rows;
+    uint32_t *rows;          /* [EXEC_HEAD_ROWS] of the head */
+} rank_device;
+struct exec_device {
+    rank_device rank[MAX_RANKS];
+    float *embed[2];         /* pinned, [max_rows][stride of W_HIDDEN]: of tokens, of learned positions */
+    uint32_t *rows;          /* pinned, as the ranks' */
+    size_t *out_off;         /* [slots of the body] place of a shared slot in a half of an outbox, bytes; NULL: none is needed */
+    uint32_t turn;           /* barriers of all ranks so far */
+};
+
+static tess_status no_memory(const exec *x, uint32_t r, const char *what, uint64_t bytes, int code, tess_error *err)
+{
+    return ERR(err, TESS_E_NOMEM, "%s: no %llu MB of memory for %s: %s", devices_name(comm_devices(x->comm), r).text, (unsigned long long)((bytes >> 20) + 1), what, device_error(code));
+}
+
+/* ---- open, close ---- */
+
+/* Bytes of a shared slot of rank k, all leaves at the distance that the arena has. */
+static uint64_t slot_bytes(const exec *x, const rank_state *k, uint16_t slot)
+{
+    uint8_t w = x->body.slots[slot].width;
+    return (uint64_t)k->body.stride[w] * k->body.leaves[w] * k->body.rows * sizeof(float);
+}
+
+/* A half of an outbox holds from one barrier to the next: a shared slot must be read behind the first barrier after it was written. */
+static bool read_at_once(const program *p)
+{
+    for (uint32_t i = 0, barrier = 0; i < p->n_code; i++) {
+        const prog_instr *c = &p->code[i];
+        if (c->sync == 2) barrier = i;
+        for (int j = 0; j < 3; j++) {
+            if (c->in[j] == NO_SLOT || !p->slots[c->in[j]].shared) continue;
+            uint32_t first = p->slots[c->in[j]].first;
+            if (first >= barrier) return false;
+            for (uint32_t k = first + 1; k < barrier; k++)
+                if (p->code[k].sync == 2) return false;
+        }
+    }
+    return true;
+}
+
+/* Places of the shared slots in outboxes: those that become visible at one barrier lie beside each other. */
+static tess_status plan_outboxes(exec *x, tess_error *err)
+{
+    const program *p = &x->body;
+    uint32_t n_ranks = x->model->shards.n_ranks;
+    uint64_t at = 0, most = 0;
+    bool any = false;
+    for (uint32_t r = 0; r < n_ranks; r++) any = any || comm_blind(x->comm, r);
+    if (!any) return TESS_OK;
+    if (!read_at_once(p)) return ERR(err, TESS_E_UNSUPPORTED, "this model needs devices with peer access");
+    x->device->out_off = mem_calloc(&x->m, p->n_slots, sizeof *x->device->out_off);
+    if (!x->device->out_off) return ERR(err, TESS_E_NOMEM, "no memory for a context");
+    for (uint32_t i = 0; i < p->n_code; i++) {
+        uint16_t out = p->code[i].out;
+        if (p->code[i].sync == 2) at = 0;
+        if (out == NO_SLOT || !p->slots[out].shared || p->slots[out].first != i) continue;
+        uint64_t bytes = 0;
+        for (uint32_t r = 0; r < n_ranks; r++) bytes = MAX(bytes, slot_bytes(x, &x->rank[r], out));
+        x->device->out_off[out] = (size_t)at;
+        most = MAX(most, at += bytes);
+    }
+    for (uint32_t r = 0; r < n_ranks; r++)
+        if (comm_blind(x->comm, r)) TRY(comm_outbox_open(x->comm, r, (size_t)most, err));
+    return TESS_OK;
+}
+
+static tess_status open_rank(exec *x, uint32_t r, tess_error *err)
+{
+    rank_state *k = &x->rank[r];
+    rank_device *d = &x->device->rank[r];
+    const shard_range vocab = x->model->shards.rank[r].vocab;
+    uint64_t act = (k->body.floats + k->head.floats) * sizeof(float), logits, rows = EXEC_HEAD_ROWS * sizeof(uint32_t);
+    void *p = NULL, *q = NULL, *s = NULL;
+    if (!u64_align(vocab.hi - vocab.lo, 16, &logits)) return ERR(err, TESS_E_ARG, "the vocabulary is too large");
+    k->logits_stride = (uint32_t)logits;
+    logits *= EXEC_HEAD_ROWS * sizeof(float);
+    int code = comm_select(x->comm, r);
+    if (!code) code = device_alloc(&p, (size_t)act + 1);
+    if (!code) code = device_alloc(&q, (size_t)logits + 1);
+    if (!code) code = device_alloc(&s, (size_t)rows);
+    k->act = p;
+    k->logits = q;
+    d->rows = s;
+    return code ? no_memory(x, r, "activations", act + logits, code, err) : TESS_OK;
+}
+
+tess_status device_open(exec *x, tess_error *err)
+{
+    void *p = NULL;
+    uint64_t embed = (uint64_t)x->max_rows * x->rank[0].body.stride[W_HIDDEN] * sizeof(float);
+    uint64_t logits = (uint64_t)EXEC_HEAD_ROWS * x->logits_stride * sizeof(float);
+    exec_device *d = x->device = mem_zalloc(&x->m, sizeof *x->device);
+    if (!d) return ERR(err, TESS_E_NOMEM, "no memory for a context");
+    if (!x->model->cuda) return ERR(err, TESS_E_DEVICE, "this program was built without CUDA");
+    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) TRY(open_rank(x, r, err));
+    int code = device_host_alloc(&p, (size_t)embed);
+    d->embed[0] = p;
+    if (!code && x->model->a.learned_pos) code = device_host_alloc(&p, (size_t)embed), d->embed[1] = code ? NULL : p;
+    if (!code) code = device_host_alloc(&p, EXEC_HEAD_ROWS * sizeof *d->rows), d->rows = code ? NULL : p;
+    if (!code) code = device_host_alloc(&p, (size_t)logits), x->logits = code ? NULL : p;
+    if (code) return no_memory(x, 0, "pinned memory", embed + logits, code, err);
+    return plan_outboxes(x, err);
+}
+
+void device_close(exec *x)
+{
+    exec_device *d = x->device;
+    bool lost;
+    (void)comm_sync(x->comm, &lost, NULL);
+    for (uint32_t r = 0; d && r < x->model->shards.n_ranks; r++) {
+        rank_state *k = &x->rank[r];
+        rank_device *g = &d->rank[r];
+        (void)comm_select(x->comm, r);
+        device_free(k->act);
+        device_free(k->scratch);
+        device_free(k->logits);
+        device_free(g->rows);
+        device_free(g->batch);
+        device_host_free(g->stage);
+        device_free(g->alibi);
+        for (uint32_t i = 0; i < 2 * ARCH_MAX_ATTN_KINDS; i++) device_free(g->rope[i / ARCH_MAX_ATTN_KINDS][i % ARCH_MAX_ATTN_KINDS]);
+        k->act = k->scratch = k->logits = NULL;
+    }
+    if (d) {
+        device_host_free(d->embed[0]);
+        device_host_free(d->embed[1]);
+        device_host_free(d->rows);
+        mem_free(&x->m, d->out_off);
+    }
+    device_host_free(x->logits);
+    x->logits = NULL;
+    mem_free(&x->m, d);
+    x->device = NULL;
+}
+
+/* ---- before a step: what it needs beyond what is there ---- */
+
+/* A larger block of device memory with the contents of src; the old one goes. Nothing runs at this time. */
+static tess_status renew(const exec *x, uint32_t r, const char *what, float **old, const float *src, uint64_t floats, tess_error *err)
+{
+    void *p;
+    int code = device_alloc(&p, (size_t)floats * sizeof(float));
+    if (code) return no_memory(x, r, what, floats * sizeof(float), code, err);
+    device_free(*old);
+    *old = p;
+    if (src) code = device_copy(p, src, (size_t)floats * sizeof(float), comm_stream(x->comm, r));
+    return code ? devices_fail(comm_devices(x->comm), r, "copying a table failed", code, err) : TESS_OK;
+}
+
+static tess_status reach_tables(exec *x, uint32_t r, tess_error *err)
+{
+    const arch *a = &x->model->a;
+    rank_state *k = &x->rank[r];
+    rank_device *d = &x->device->rank[r];
+    for (uint32_t l = 0; l < 2; l++)
+        for (uint32_t i = 0; i < ARCH_MAX_ATTN_KINDS; i++) {
+            uint32_t rows = x->rope_rows[l][i];
+            if (rows > d->rope_rows[l][i]) TRY(renew(x, r, "the rope table", &d->rope[l][i], x->rope[l][i], (uint64_t)rows * a->rope_dims, err));
+            d->rope_rows[l][i] = rows;
+            k->rope[l][i] = d->rope[l][i];
+        }
+    if (x->alibi_rows > d->alibi_rows) TRY(renew(x, r, "the position biases", &d->alibi, x->alibi, (uint64_t)x->alibi_rows * a->n_heads, err));
+    d->alibi_rows = x->alibi_rows;
+    k->alibi = d->alibi;
+    return TESS_OK;
+}
+
+static tess_status reach_scratch(exec *x, uint32_t r, const exec_batch *b, tess_error *err)
+{
+    rank_state *k = &x->rank[r];
+    const shard_range q = x->model->shards.rank[r].q_head;
+    size_t want = op_cuda_attn_scratch(b->n_rows, q.hi - q.lo, arch_v_dim(&x->model->a), b->max_pos + 1);
+    if (want <= k->scratch_floats) return TESS_OK;
+    k->scratch_floats = 0;
+    TRY(renew(x, r, "attention", &k->scratch, NULL, want, err));
+    k->scratch_floats = want;
+    return TESS_OK;
+}
+
+static size_t align16(size_t n) { return (n + 15) & ~(size_t)15; }
+
+/* Pages of sequence s that its rows of this batch may read or write. */
+static size_t pages_of(const exec *x, const exec_batch *b, uint32_t s)
+{
+    uint32_t last = 0;
+    for (uint32_t i = 0; i < b->n_rows; i++)
+        if (b->seq[i] == s) last = MAX(last, b->pos[i]);
+    return last / x->kv->page_tokens + 1;
+}
+
+/* Fills the block of rank r, or only measures it (stage NULL). */
+static size_t put_batch(exec *x, const exec_batch *b, uint32_t r, uint8_t *stage, const size_t *n_pages)
+{
+    rank_state *k = &x->rank[r];
+    uint8_t *there = x->device->rank[r].batch;
+    size_t at = 0, rows = align16(b->n_rows * sizeof *b->pos);
+    if (stage) {
+        memcpy(stage, b->pos, b->n_rows * sizeof *b->pos);
+        memcpy(stage + rows, b->seq, b->n_rows * sizeof *b->seq);
+        k->pos = (const uint32_t *)(void *)there;
+        k->seq = (const uint32_t *)(void *)(there + rows);
+    }
+    at = 2 * rows;
+    for (uint32_t g = 0; g < x->kv->n_groups; g++) {
+        size_t list = at;
+        if (stage) k->tables[g] = (uint8_t *const *const *)(void *)(there + at);
+        at += align16(b->n_seqs * sizeof(void *));
+        for (uint32_t s = 0; s < b->n_seqs; s++) {
+            if (stage) {
+                const void *pages = there + at;
+                memcpy(stage + list + s * sizeof pages, &pages, sizeof pages);
+                memcpy(stage + at, b->tables[g][r][s], n_pages[s] * sizeof(void *));
+            }
+            at += align16(n_pages[s] * sizeof(void *));
+        }
+    }
+    return at;
+}
+
+static tess_status reach_batch(exec *x, uint32_t r, const exec_batch *b, const size_t *n_pages, tess_error *err)
+{
+    rank_device *d = &x->device->rank[r];
+    void *p = NULL, *q = NULL;
+    d->batch_bytes = put_batch(x, b, r, NULL, n_pages);
+    if (d->batch_bytes > d->batch_cap) {
+        size_t cap = d->batch_bytes + d->batch_bytes / 2;
+        int code = device_alloc(&p, cap);
+        if (!code) code = device_host_alloc(&q, cap);
+        if (code) {
+            device_free(p);
+            return no_memory(x, r, "block tables", cap, code, err);
+        }
+        device_free(d->batch);
+        device_host_free(d->stage);
+        d->batch = p;
+        d->stage = q;
+        d->batch_cap = cap;
+    }
+    put_batch(x, b, r, d->stage, n_pages);
+    return TESS_OK;
+}
+
+tess_status device_prepare(exec *x, const exec_batch *b, tess_error *err)
+{
+    tess_status st = TESS_OK;
+    size_t *n_pages = mem_calloc(&x->m, b->n_seqs, sizeof *n_pages);
+    if (!n_pages) return ERR(err, TESS_E_NOMEM, "no memory for %u sequences", b->n_seqs);
+    for (uint32_t s = 0; s < b->n_seqs; s++) n_pages[s] = pages_of(x, b, s);
+    for (uint32_t r = 0; st >= 0 && r < x->model->shards.n_ranks; r++) {
+        int code = comm_select(x->comm, r);
+        if (code) st = devices_fail(comm_devices(x->comm), r, "the device can not be used", code, err);
+        if (st >= 0) st = reach_tables(x, r, err);
+        if (st >= 0) st = reach_scratch(x, r, b, err);
+        if (st >= 0) st = reach_batch(x, r, b, n_pages, err);
+    }
+    mem_free(&x->m, n_pages);
+    return st;
+}
+
+/* ---- a run ---- */
+
+float *device_shared(const exec *x, const rank_state *reader, const rank_state *owner, uint16_t slot, size_t *stride)
+{
+    float *own = slot_at(x, owner, slot, stride);
+    if (comm_direct(x->comm, reader->rank, owner->rank)) return own;
+    return (float *)(void *)(comm_outbox(x->comm, owner->rank, x->device->turn) + x->device->out_off[slot]);
+}
+
+/* What became complete since the last barrier of all ranks, [from, to), goes to the outboxes of ranks that not all can read. */
+static void publish(exec *x, uint32_t from, uint32_t to)
+{
+    const program *p = x->prog;
+    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
+        rank_state *k = &x->rank[r];
+        if (!comm_blind(x->comm, r) || k->code || (k->code = comm_select(x->comm, r))) continue;
+        for (uint32_t i = from; i < to; i++) {
+            uint16_t out = p->code[i].out;
+            size_t stride;
+            if (out == NO_SLOT || !p->slots[out].shared || p->slots[out].first != i || p->slots[out].width == W_LOGITS) continue;
+            const float *src = slot_at(x, k, out, &stride);
+            uint8_t *dst = comm_outbox(x->comm, r, x->device->turn + 1) + x->device->out_off[out];
+            size_t leaf = stride * k->body.rows * sizeof *src, n = stride * x->n_rows * sizeof *src;
+            if (!k->code) k->code = device_copy_rows(dst, leaf, src, leaf, n, k->body.leaves[p->slots[out].width], k->stream);
+        }
+    }
+}
+
+static int first_code(const exec *x, uint32_t *rank)
+{
+    for (*rank = 0; *rank < x->model->shards.n_ranks; ++*rank)
+        if (x->rank[*rank].code) return x->rank[*rank].code;
+    return 0;
+}
+
+/* Gives all operations to the streams. Ends early after a failure, or when the run was cancelled. */
+static int give_program(exec *x, uint32_t *rank)
+{
+    const program *p = x->prog;
+    int code = 0;
+    for (uint32_t from = 0, to; !code && from < p->n_code; from = to) {
+        for (to = from + 1; to < p->n_code && p->code[to].sync != 2;) to++;
+        for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
+            rank_state *k = &x->rank[r];
+            if (!k->code) k->code = comm_select(x->comm, r);
+            for (uint32_t i = from; !k->code && i < to; i++) exec_instr(x, k, &p->code[i], 0, 1);
+        }
+        if (to == p->n_code) break;
+        x->stopped = x->cancel && __atomic_load_n(x->cancel, __ATOMIC_RELAXED);
+        if (x->stopped) break;
+        if (x->device->out_off) publish(x, from, to);
+        code = first_code(x, rank);
+        if (!code) code = comm_barrier(x->comm);
+        x->device->turn++;
+    }
+    return code ? code : first_code(x, rank);
+}
+
+/* Gives the program and waits for it. */
+static tess_status finish(exec *x, int code, uint32_t rank, tess_error *err)
+{
+    bool lost;
+    tess_error first;
+    tess_status st = code ? devices_fail(comm_devices(x->comm), rank, "an operation could not be started", code, &first) : TESS_OK;
+    tess_status end = comm_sync(x->comm, &lost, code ? NULL : &first);
+    if (st >= 0) st = end;
+    if (st >= 0) return TESS_OK;
+    x->broken = lost;
+    return ERR(err, lost ? TESS_E_BROKEN : st, "%s; %s", first.text, lost ? "the context can only be closed" : "the sequences are as before, the step can be tried again");
+}
+
+void device_embed(const exec *x, rank_state *k, const prog_instr *c)
+{
+    size_t stride;
+    float *y = slot_at(x, k, c->out, &stride);
+    k->code = device_copy(y, x->device->embed[c->weight == WT_POS], stride * x->n_rows * sizeof *y, k->stream);
+}
+
+/* Rows of the tables, on the host. */
+static void embed_rows(const exec *x, bool pos)
+{
+    const arch *m = &x->model->a;
+    const exec_batch *b = x->batch;
+    op_embed_args a = {.w = pos ? &x->model->pos_embed : &x->model->embed, .row_hi = pos ? m->max_ctx : m->vocab_size, .n_tokens = b->n_rows, .n = m->hidden_size,
+                       .ids = pos ? (const int32_t *)b->pos : b->ids, .scale = pos ? 1 : (float)m->embed_scale, .y = x->device->embed[pos],
+                       .ys = x->rank[0].body.stride[W_HIDDEN]};
+    x->model->ops->embed(&a, 0, 1);
+}
+
+tess_status device_body(exec *x, tess_error *err)
+{
+    uint32_t rank = 0;
+    embed_rows(x, false);
+    if (x->model->a.learned_pos) embed_rows(x, true);
+    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
+        rank_state *k = &x->rank[r];
+        const rank_device *d = &x->device->rank[r];
+        k->code = comm_select(x->comm, r);
+        if (!k->code) k->code = device_copy(d->batch, d->stage, d->batch_bytes, k->stream);
+    }
+    int code = first_code(x, &rank);
+    if (!code) code = give_program(x, &rank);
+    return finish(x, code, MIN(rank, x->model->shards.n_ranks - 1), err);
+}
+
+/* Brings the chosen rows of the body's last state to where the head reads them, and afterwards the logits to the host. */
+static void take_rows(exec *x, uint32_t r)
+{
+    rank_state *k = &x->rank[r];
+    rank_device *d = &x->device->rank[r];
+    const uint32_t t = 0, n = 1;
+    op_gather_args a = {.x = k->act + k->body.off[x->body.out_slot], .xs = k->body.stride[W_HIDDEN], .rows = d->rows, .n = x->n_rows, .cols = x->model->a.hidden_size,
+                        .y = k->act + k->head.off[x->head.in_slot], .ys = k->head.stride[W_HIDDEN]};
+    k->code = comm_select(x->comm, r);
+    if (!k->code) k->code = device_copy(d->rows, x->device->rows, x->n_rows * sizeof *d->rows, k->stream);
+    RUN(gather, a);
+}
+
+static void give_logits(exec *x, uint32_t r)
+{
+    rank_state *k = &x->rank[r];
+    const shard_range own = x->model->shards.rank[r].vocab;
+    const size_t f = sizeof(float);
+    if (k->code || (k->code = comm_select(x->comm, r))) return;
+    k->code = device_copy_rows(x->logits + own.lo, x->logits_stride * f, k->logits, k->logits_stride * f, (own.hi - own.lo) * f, x->n_rows, k->stream);
+}
+
+tess_status device_head(exec *x, const uint32_t *rows, tess_error *err)
+{
+    uint32_t rank = 0;
+    memcpy(x->device->rows, rows, x->n_rows * sizeof *rows);
+    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) take_rows(x, r);
+    int code = give_program(x, &rank);
+    for (uint32_t r = 0; !code && r < x->model->shards.n_ranks; r++) give_logits(x, r);
+    if (!code) code = first_code(x, &rank);
+    return finish(x, code, MIN(rank, x->model->shards.n_ranks - 1), err);
+}
