@@ -50,7 +50,7 @@ static const name_rule names_qwen_moe[] = {
 #define CORRECTION(name) {L "mlp." name "e_score_correction_bias", ROLE_ROUTER_CORRECTION, 0, NAME_BARE}
 static const name_rule names_glm4_moe[] = {
     GLOBALS, PRE_NORMS, ATTN(L), GATED_FFN(L), QK_NORMS, MOE_FFN(L), SHARED_EXPERT(L, "shared_experts"),
-    CORRECTION("gate."), CORRECTION("moe_statics."), {L, ROLE_NONE, 0, NAME_BARE}, END};
+    CORRECTION("gate."), CORRECTION("moe_statics."), CORRECTION("gate.moe_statics."), {L, ROLE_NONE, 0, NAME_BARE}, END};
 #define LATENT(name) L "self_attn." name
 static const name_rule names_deepseek[] = {
     GLOBALS, PRE_NORMS, {LATENT("q_proj"), ROLE_Q, 0, 0}, {LATENT("q_b_proj"), ROLE_Q, 0, 0}, {LATENT("q_a_proj"), ROLE_Q_A, 0, 0},
@@ -70,6 +70,7 @@ static const name_rule names_granitemoe[] = {
     GLOBALS, PRE_NORMS, ATTN(L), {MIXTRAL "router.layer", ROLE_ROUTER, 0, 0},
     {MIXTRAL "input_linear", ROLE_EXP_GATE, FUSE_EXPERTS_GATE_UP, 0},
     {MIXTRAL "output_linear", ROLE_EXP_DOWN, FUSE_EXPERTS, 0},
+    {MIXTRAL "router", ROLE_ROUTER, 0, NAME_READ}, STACKED_EXPERTS(MIXTRAL),
     {L "shared_mlp.input_linear", ROLE_SH_GATE, FUSE_GATE_UP, 0},
     {L "shared_mlp.output_linear", ROLE_SH_DOWN, 0, 0}, END};
 
@@ -104,7 +105,7 @@ static const name_rule names_opt[] = {
 #define N "gpt_neox.layers.%d."
 static const name_rule names_neox[] = {
     {"gpt_neox.embed_in", ROLE_EMBED, 0, 0}, {"gpt_neox.final_layer_norm", ROLE_FINAL_NORM, 0, 0},
-    {"embed_out", ROLE_HEAD, 0, 0},
+    {"embed_out", ROLE_HEAD, 0, 0}, {"lm_head", ROLE_HEAD, 0, NAME_READ},
     {N "input_layernorm", ROLE_ATTN_NORM, 0, 0}, {N "post_attention_layernorm", ROLE_FFN_NORM, 0, 0},
     {N "attention.query_key_value", ROLE_Q, FUSE_QKV_GROUPS, 0}, {N "attention.dense", ROLE_O, 0, 0},
     {N "mlp.dense_h_to_4h", ROLE_UP, 0, 0}, {N "mlp.dense_4h_to_h", ROLE_DOWN, 0, 0}, END};
@@ -211,7 +212,7 @@ static const family families[] = {
      .adjust = ADJUST_GEMMA2},
     {.model_type = "gemma3_text", .class_name = "Gemma3ForCausalLM", GEMMA_LIKE, .rope_theta = 1000000,
      .rope_local = 10000, .names = names_gemma2, .block_kind = BLOCK_SANDWICH, .qk_norm = QK_NORM_HEAD,
-     .windows = WINDOW_PATTERN, .adjust = ADJUST_GEMMA2},
+     .windows = WINDOW_PATTERN, .adjust = ADJUST_GEMMA3},
     {.model_type = "olmo2", .class_name = "Olmo2ForCausalLM", .prefix = "model.", .names = names_olmo2,
      .block_kind = BLOCK_POST, .qk_norm = QK_NORM_ALL, .act = ACT_SILU, .gated_ffn = 1,
      .rope_kind = ROPE_HALF, .rope_theta = 10000, .rotary = 1, .eps = 1e-5, .bias = {ATTN_BIAS}},

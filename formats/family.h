@@ -72,7 +72,7 @@ typedef struct {
     uint32_t pattern;         /* default of sliding_window_pattern */
     uint32_t max_ctx;         /* where config.json does not say; 0: it must */
 } family;
-enum { ADJUST_NONE = 0, ADJUST_FALCON, ADJUST_NEOX, ADJUST_SMOLLM3, ADJUST_GEMMA2, ADJUST_GPT2,
+enum { ADJUST_NONE = 0, ADJUST_FALCON, ADJUST_NEOX, ADJUST_SMOLLM3, ADJUST_GEMMA2, ADJUST_GEMMA3, ADJUST_GPT2,
        ADJUST_GRANITE, ADJUST_PHI, ADJUST_BLOOM, ADJUST_OPT, ADJUST_MPT, ADJUST_STABLELM, ADJUST_OLMO, ADJUST_COHERE,
        ADJUST_GLM4_MOE, ADJUST_GPT_OSS, ADJUST_DEEPSEEK2, ADJUST_DEEPSEEK3 };
 

@@ -125,7 +125,7 @@ static tess_status check_source(const planner *x, const src_tensor *t, uint64_t 
     if (stacked) snprintf(before, sizeof before, "%llu x ", (unsigned long long)stacked);
     if (cols) snprintf(after, sizeof after, " x %llu", (unsigned long long)cols);
     snprintf(want, sizeof want, "%s%llu%s", before, (unsigned long long)rows, after);
-    for (uint32_t i = !cols && t->rank == 2 && t->shape[0] == 1; i < t->rank; i++) { /* a vector may be a row */
+    for (uint32_t i = !cols && !stacked && t->rank == 2 && t->shape[0] == 1; i < t->rank; i++) { /* a vector may be a row */
         size_t n = strlen(got);
         snprintf(got + n, sizeof got - n, "%s%llu", n ? " x " : "", (unsigned long long)t->shape[i]);
     }

@@ -252,11 +252,14 @@ static void read_layers(cfg *c, const family *f, arch *a)
     const json_t *types = cfg_get(c->root, "layer_types"), *no_rope = cfg_get(c->root, "no_rope_layers");
     if (hf_rope_read(c, f, a->max_ctx, ropes, &rotary) < 0) return;
     a->rope_kind = a->alibi ? (uint32_t)ROPE_NONE : f->rope_kind;
+    if (a->rope_kind != ROPE_NONE) a->max_ctx = hf_rope_reach(&ropes[0], a->max_ctx);
     if (f->latent && !cfg_bool(c, "rope_interleave", true)) a->rope_kind = ROPE_HALF;
     if (f->names && cfg_get(c->root, "rotary_dim") && a->head_dim) rotary = (double)cfg_u32(c, "rotary_dim", 0, false) / a->head_dim;
     double dims = (double)a->head_dim * rotary;
     if (f->latent) dims = a->rope_dims;
     a->rope_dims = a->rope_kind == ROPE_NONE || !(dims >= 0 && dims <= 4096) ? 0 : (uint32_t)dims;
+    a->rope_odd = f->adjust == ADJUST_NEOX && a->rope_dims % 2; /* then the last pair turns as well */
+    a->rope_dims += a->rope_odd;
     uint32_t window = cfg_u32(c, "sliding_window", 0, false),
              interval = cfg_u32(c, "no_rope_layer_interval", 4, false);
     if (f->windows == WINDOW_NONE && f->adjust != ADJUST_SMOLLM3) window = 0;
@@ -342,11 +345,14 @@ static void adjust(cfg *c, const family *f, arch *a)
         a->attn_softcap = cfg_f64(c, c->root, "attn_logit_softcapping", 0);
         a->logit_softcap = cfg_f64(c, c->root, "final_logit_softcapping", 0);
         break;
+    case ADJUST_GEMMA3: /* attn_logit_softcapping is still in its files, but not followed */
+        a->attn_scale = 1 / sqrt(cfg_f64(c, c->root, "query_pre_attn_scalar", 256));
+        a->logit_softcap = cfg_f64(c, c->root, "final_logit_softcapping", 0);
+        break;
     case ADJUST_GPT2:
         a->learned_pos = 1;
         if (!cfg_bool(c, "scale_attn_weights", true)) a->attn_scale = 1;
-        if (cfg_bool(c, "scale_attn_by_inverse_layer_idx", false))
-            cfg_fail(c, TESS_E_UNSUPPORTED, "%s: scale_attn_by_inverse_layer_idx is not supported", c->file);
+        a->attn_scale_by_layer = cfg_bool(c, "scale_attn_by_inverse_layer_idx", false);
         break;
     case ADJUST_PHI:
         a->biases |= BIAS_NORM | BIAS_HEAD | BIAS_QKV | BIAS_O | BIAS_FFN_IN | BIAS_FFN_OUT | BIAS_QK_NORM;
@@ -364,7 +370,7 @@ static void adjust(cfg *c, const family *f, arch *a)
     case ADJUST_BLOOM:
         a->embed_norm = 1;
         a->alibi = ALIBI_PLAIN;
-        refuse_true(c, "apply_residual_connection_post_layernorm");
+        a->residual_normed = cfg_bool(c, "apply_residual_connection_post_layernorm", false);
         break;
     case ADJUST_OPT:
         a->learned_pos = 1;

@@ -17,6 +17,8 @@ void cfg_fail(cfg *c, tess_status st, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 /* Rope of the attention kinds: full[0] for full attention, full[1] for sliding windows; rotary: share of
  * head_dim that turns. */
+/* The positions that a scaling is made for, at least max_ctx. */
+uint32_t hf_rope_reach(const arch_attn *t, uint32_t max_ctx);
 tess_status hf_rope_read(cfg *c, const family *f, uint32_t max_ctx, arch_attn kinds[2], double *rotary);
 /* The factors of longrope, where the scaling is of that type. */
 void hf_rope_factors(cfg *c, arch *a);

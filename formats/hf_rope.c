@@ -125,13 +125,13 @@ static bool nested(const json_t *o)
            json_is_object(json_object_get(o, "sliding_attention"));
 }
 
-static const char theta_keys[] = "rope_theta|rotary_emb_base",
-                  share_keys[] = "partial_rotary_factor|rotary_pct";
-
-/* The old spelling; what it does not say is theta and share. */
-static rope old_spelling(cfg *c, const json_t *scaling, uint32_t max_ctx, double theta, double share)
+/* The old spelling; what it does not say is theta and share. gpt_neox calls both by names of its own, and beside
+ * rope_parameters its files may have the common names with values that count for nothing. */
+static rope old_spelling(cfg *c, const family *f, const json_t *scaling, uint32_t max_ctx, double theta, double share)
 {
-    rope r = rope_default(cfg_f64(c, c->root, theta_keys, theta), cfg_f64(c, c->root, share_keys, share));
+    bool neox = f->adjust == ADJUST_NEOX;
+    rope r = rope_default(cfg_f64(c, c->root, neox ? "rotary_emb_base" : "rope_theta", theta),
+                          cfg_f64(c, c->root, neox ? "rotary_pct" : "partial_rotary_factor", share));
     if (scaling) read_scaling(c, scaling, max_ctx, &r);
     return r;
 }
@@ -149,11 +149,20 @@ static void new_spelling(cfg *c, const json_t *o, uint32_t max_ctx, bool same, r
     }
     json_object_foreach((json_t *)(uintptr_t)o, key, v) {
         bool is_full = strcmp(key, names[0]) == 0;
+        if (!json_is_object(v)) continue; /* flat members beside those of layer types: transformers writes and ignores them */
         if (!is_full && strcmp(key, names[1]) != 0)
             cfg_fail(c, TESS_E_UNSUPPORTED, "%s: rope_parameters of layer type \"%.60s\" are not supported",
                      c->file, key);
-        else if (json_is_object(v)) read_scaling(c, v, max_ctx, is_full ? full : sliding);
+        else read_scaling(c, v, max_ctx, is_full ? full : sliding);
     }
+}
+
+/* Positions that the scaling is made for, where config.json keeps the length before it. */
+uint32_t hf_rope_reach(const arch_attn *t, uint32_t max_ctx)
+{
+    bool longer = t->rope_scale == ROPE_SCALE_LINEAR || t->rope_scale == ROPE_SCALE_DYNAMIC || t->rope_scale == ROPE_SCALE_YARN;
+    double n = longer ? t->factor * t->orig_ctx : 0;
+    return n > max_ctx && n <= 1 << 30 ? (uint32_t)n : max_ctx;
 }
 
 tess_status hf_rope_read(cfg *c, const family *f, uint32_t max_ctx, arch_attn kinds[2], double *rotary)
@@ -163,11 +172,11 @@ tess_status hf_rope_read(cfg *c, const family *f, uint32_t max_ctx, arch_attn ki
     if ((now && !json_is_object(now)) || (old && !json_is_object(old)))
         cfg_fail(c, TESS_E_FORMAT, "%s: rope_parameters and rope_scaling must be objects", c->file);
     if (c->st < 0) return c->st;
-    rope full = old_spelling(c, now ? NULL : old, max_ctx, f->rope_theta, f->rotary), sliding = full;
+    rope full = old_spelling(c, f, now ? NULL : old, max_ctx, f->rope_theta, f->rotary), sliding = full;
     if (!same) sliding = rope_default(cfg_f64(c, c->root, "rope_local_base_freq", f->rope_local), full.rotary);
     if (now) {
         new_spelling(c, now, max_ctx, same, &full, &sliding);
-        rope said = old_spelling(c, old, max_ctx, full.t.rope_theta, full.rotary);
+        rope said = old_spelling(c, f, old, max_ctx, full.t.rope_theta, full.rotary);
         if (!old) { /* then only theta and the rotary share can contradict */
             double theta = said.t.rope_theta;
             said.t = full.t;

@@ -62,7 +62,7 @@ static tess_status open_arrays(tess_ctx *c, tess_error *err)
     bool ok = (c->seqs = mem_calloc(&c->m, seqs, sizeof *c->seqs)) && (c->ids = mem_calloc(&c->m, rows, sizeof *c->ids)) &&
               (c->pos = mem_calloc(&c->m, rows, sizeof *c->pos)) && (c->seq_of = mem_calloc(&c->m, rows, sizeof *c->seq_of)) &&
               (c->want = mem_calloc(&c->m, rows, sizeof *c->want)) && (c->batch_seq = mem_calloc(&c->m, seqs, sizeof *c->batch_seq)) &&
-              (c->take = mem_calloc(&c->m, seqs, sizeof *c->take)) && (c->rope_long = mem_calloc(&c->m, seqs, 1));
+              (c->take = mem_calloc(&c->m, seqs, sizeof *c->take)) && (c->rope_key = mem_calloc(&c->m, seqs, sizeof *c->rope_key));
     for (uint32_t g = 0; ok && g < c->kv.n_groups; g++)
         for (uint32_t r = 0; ok && r < c->kv.n_ranks; r++) ok = (c->tables[g][r] = mem_calloc(&c->m, seqs, sizeof *c->tables[g][r])) != NULL;
     return ok ? TESS_OK : ERR(err, TESS_E_NOMEM, "no memory for a context of %u sequences and %u rows a step", seqs, rows);
@@ -105,7 +105,7 @@ void ctx_close(tess_ctx *c)
     mem_free(&c->m, c->want);
     mem_free(&c->m, c->batch_seq);
     mem_free(&c->m, c->take);
-    mem_free(&c->m, c->rope_long);
+    mem_free(&c->m, c->rope_key);
     kv_pool_close(&c->kv);
     comm_close(c->comm);
     sampler_free(&c->work);
@@ -159,11 +159,11 @@ tess_status ctx_seq_append(tess_ctx *c, ctx_seq *s, const int32_t *ids, size_t n
     s->n_prompt = s->n;
     s->n_out = 0;
     s->finished = s->parked = false;
-    bool is_long = exec_rope_long(&c->model->a, s->n);
-    if (is_long != s->rope_long) { /* the keys that are there were turned by other frequencies */
+    uint32_t key = exec_rope_key(&c->model->a, s->n);
+    if (key != s->rope_key) { /* the keys that are there were turned by other frequencies */
         for (uint32_t g = 0; g < c->kv.n_groups; g++) kv_table_truncate(&c->kv, g, &s->tables[g], 0);
         s->n_done = 0;
-        s->rope_long = is_long;
+        s->rope_key = key;
     }
     return TESS_OK;
 }
@@ -188,7 +188,7 @@ tess_status ctx_seq_fork(tess_ctx *c, ctx_seq *src, size_t keep, tess_seq *out, 
     TRY(ctx_seq_open(c, &src->p, out, err));
     ctx_seq *s = ctx_seq_get(c, *out);
     tess_status st = ctx_seq_append(c, s, src->ids, keep, err);
-    s->n_done = s->rope_long == src->rope_long ? MIN(keep, src->n_done) : 0;
+    s->n_done = s->rope_key == src->rope_key ? MIN(keep, src->n_done) : 0;
     if (pages_lost(c, src, s->n_done)) s->n_done = 0;
     for (uint32_t g = 0; st >= 0 && g < c->kv.n_groups; g++) st = kv_table_fork(&c->kv, &src->tables[g], s->n_done, &s->tables[g], err);
     if (st >= 0 && keep == src->n && src->n_done == src->n && src->has_logits) {

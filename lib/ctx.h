@@ -21,7 +21,8 @@ typedef struct {
     size_t n, cap, n_done, n_prompt, n_out;
     uint64_t draws, opened; /* opened: order of opening */
     float *logits;          /* after ids[n_done - 1], when has_logits */
-    bool has_logits, rope_long; /* rope_long: see exec_rope_long; K of all positions is made alike */
+    bool has_logits;
+    uint32_t rope_key;      /* see exec_rope_key; K of all positions is made alike */
     kv_table tables[ARCH_MAX_ATTN_KINDS];
 } ctx_seq;
 
@@ -41,7 +42,7 @@ struct tess_ctx {
     int32_t *ids;
     uint32_t *pos, *seq_of, *want, *batch_seq, *take;
     uint8_t *const **tables[ARCH_MAX_ATTN_KINDS][MAX_RANKS];
-    uint8_t *rope_long; /* [max_seqs] */
+    uint32_t *rope_key; /* [max_seqs] */
 };
 
 tess_status ctx_open(tess_model *m, const tess_ctx_params *p, tess_ctx **out, tess_error *err);

@@ -7,7 +7,6 @@
  * be reading the word that thread 0 writes next.
  */
 #include "exec_priv.h"
-#include "rope.h"
 
 static void gate_wait(void *user, uint32_t thread)
 {
@@ -171,23 +170,19 @@ static void run_rope(const exec *x, rank_state *k, const prog_instr *c, uint32_t
 {
     const arch *m = &x->model->a;
     op_rope_args a = {.kind = m->rope_kind, .dims = m->rope_dims, .n_tokens = x->n_rows, .head_dim = m->head_dim, .pos = k->pos,
-                      .n_heads = n_heads_of(x, k, c->weight == WT_NORM_K), .cs = k->rope[0][m->layer_attn[c->layer]]};
+                      .n_heads = n_heads_of(x, k, c->weight == WT_NORM_K)};
     a.x = slot_at(x, k, c->out, &a.xs);
     if (m->kv_lora) a.x += c->weight == WT_NORM_K ? m->kv_lora : m->head_dim - m->rope_dims; /* the rotated part is last */
     if (a.n_heads == 0) return;
-    if (m->n_factors == 0) {
-        RUN(rope, a);
-        return;
-    }
     const exec_batch *b = x->batch; /* runs of rows that take the same table */
     for (uint32_t row = 0, end; row < b->n_rows; row = end) {
-        uint8_t is_long = b->rope_long[b->seq[row]];
-        for (end = row + 1; end < b->n_rows && b->rope_long[b->seq[end]] == is_long;) end++;
+        uint32_t key = b->rope_key[b->seq[row]];
+        for (end = row + 1; end < b->n_rows && b->rope_key[b->seq[end]] == key;) end++;
         op_rope_args run = a;
         run.x += row * a.xs;
         run.pos += row;
         run.n_tokens = end - row;
-        run.cs = k->rope[is_long][m->layer_attn[c->layer]];
+        run.cs = exec_rope_table(x, k, key, m->layer_attn[c->layer]);
         RUN(rope, run);
     }
 }
@@ -243,7 +238,7 @@ static void run_attn(const exec *x, rank_state *k, const prog_instr *c, uint32_t
     const arch *m = &x->model->a;
     const shard_rank *s = &x->model->shards.rank[k->rank];
     op_attn_args a = {.n_heads = s->q_head.hi - s->q_head.lo, .q_head0 = s->q_head.lo, .kv_head0 = s->kv_head.lo, .group = m->n_heads / m->n_kv_heads,
-                      .scale = (float)m->attn_scale, .softcap = (float)m->attn_softcap, .window = m->attn[m->layer_attn[c->layer]].window,
+                      .scale = (float)(m->attn_scale / (m->attn_scale_by_layer ? c->layer + 1.0 : 1.0)), .softcap = (float)m->attn_softcap, .window = m->attn[m->layer_attn[c->layer]].window,
                       .scratch = k->scratch, .scratch_floats = k->scratch_floats, .barrier = k->stream ? NULL : gate_wait, .barrier_user = &k->gate};
     const float *sinks = x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank].sinks;
     if (sinks) a.sinks = sinks + s->q_head.lo;
@@ -477,63 +472,12 @@ void exec_close(exec *x)
         plan_free(&x->m, &k->body);
         plan_free(&x->m, &k->head);
     }
-    for (uint32_t i = 0; i < ARCH_MAX_ATTN_KINDS; i++) {
-        for (int l = 0; l < 2; l++) {
-            mem_free(&x->m, x->rope[l][i]);
-            mem_free(&x->m, x->inv[l][i]);
-        }
-    }
+    exec_positions_close(x);
     program_free(&x->body);
     program_free(&x->head);
     mem_free(&x->m, x->logits);
-    mem_free(&x->m, x->alibi);
     mem m = x->m;
     mem_free(&m, x);
-}
-
-/* Rows of the table are made in blocks as positions are reached: a short prompt does not pay for a long context. */
-static tess_status rope_reach(exec *x, uint32_t is_long, uint32_t kind, uint32_t rows, tess_error *err)
-{
-    enum { BLOCK = 256 };
-    const arch *a = &x->model->a;
-    uint32_t dims = a->rope_dims, have = x->rope_rows[is_long][kind], want = (rows + BLOCK - 1) / BLOCK * BLOCK;
-    if (rows <= have || dims == 0) return TESS_OK;
-    if (!x->inv[is_long][kind]) {
-        x->inv[is_long][kind] = mem_calloc(&x->m, dims / 2, sizeof(float));
-        if (!x->inv[is_long][kind]) return ERR(err, TESS_E_NOMEM, "no memory for the rope table");
-        rope_inv_freq(&a->attn[kind], dims, a->n_factors ? (is_long ? a->long_factor : a->short_factor) : NULL, x->inv[is_long][kind]);
-    }
-    size_t bytes;
-    want = MAX(want, MIN(have * 2, a->max_ctx));
-    float *t = size_mul3(want, dims, sizeof *t, &bytes) ? mem_realloc(&x->m, x->rope[is_long][kind], bytes) : NULL;
-    if (!t) return ERR(err, TESS_E_NOMEM, "no memory for the rope table of %u positions", want);
-    rope_fill(&a->attn[kind], x->inv[is_long][kind], dims, have, want, t + (size_t)have * dims);
-    x->rope[is_long][kind] = t;
-    x->rope_rows[is_long][kind] = want;
-    return TESS_OK;
-}
-
-/* The table is made anew when it grows, to at least twice its length. */
-static tess_status alibi_reach(exec *x, uint32_t rows, tess_error *err)
-{
-    const arch *a = &x->model->a;
-    size_t bytes;
-    if (a->alibi == ALIBI_NONE || rows <= x->alibi_rows) return TESS_OK;
-    uint32_t want = (MAX(rows, MIN(2 * x->alibi_rows, a->max_ctx)) + 255) / 256 * 256;
-    float *t = size_mul3(want, a->n_heads, sizeof *t, &bytes) ? mem_alloc(&x->m, bytes) : NULL;
-    if (!t) return ERR(err, TESS_E_NOMEM, "no memory for the position biases of %u positions", want);
-    for (uint32_t h = 0; h < a->n_heads; h++) alibi_fill(a, h, want, t + (size_t)h * want);
-    mem_free(&x->m, x->alibi);
-    x->alibi = t;
-    x->alibi_rows = want;
-    return TESS_OK;
-}
-
-bool exec_rope_long(const arch *a, size_t n)
-{
-    for (uint32_t i = 0; i < a->n_attn_kinds; i++)
-        if (a->attn[i].rope_scale == ROPE_SCALE_LONG && n > a->attn[i].orig_ctx) return true;
-    return false;
 }
 
 static tess_status scratch_reach(exec *x, const exec_batch *b, tess_error *err)
@@ -553,11 +497,7 @@ static tess_status scratch_reach(exec *x, const exec_batch *b, tess_error *err)
 
 tess_status exec_prepare(exec *x, const exec_batch *b, tess_error *err)
 {
-    const arch *a = &x->model->a;
-    const uint32_t n_pos = b->max_pos + 1, lists = a->n_factors ? 2 : 1;
-    for (uint32_t i = 0; i < a->n_attn_kinds && a->rope_kind != ROPE_NONE; i++)
-        for (uint32_t l = 0; l < lists; l++) TRY(rope_reach(x, l, i, n_pos, err));
-    TRY(alibi_reach(x, n_pos, err));
+    TRY(exec_positions(x, b->rope_key, b->n_seqs, b->max_pos, err));
     if (x->comm) return device_prepare(x, b, err);
     TRY(scratch_reach(x, b, err));
     for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
@@ -565,7 +505,6 @@ tess_status exec_prepare(exec *x, const exec_batch *b, tess_error *err)
         k->pos = b->pos;
         k->seq = b->seq;
         for (uint32_t g = 0; g < x->kv->n_groups; g++) k->tables[g] = b->tables[g][r];
-        memcpy(k->rope, x->rope, sizeof k->rope);
         k->alibi = x->alibi;
     }
     return TESS_OK;

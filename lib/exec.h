@@ -21,7 +21,7 @@ typedef struct {            /* one forward pass; arrays of n_rows or n_seqs, own
     const uint32_t *pos, *seq; /* position; index of the row's sequence in this batch */
     uint8_t *const *const *tables[ARCH_MAX_ATTN_KINDS][MAX_RANKS]; /* [group][rank][n_seqs] -> page addresses */
     uint32_t max_pos;
-    const uint8_t *rope_long; /* [n_seqs] 1: the sequence takes the frequencies of long prompts (exec_rope_long) */
+    const uint32_t *rope_key; /* [n_seqs] which frequencies the sequence takes (exec_rope_key) */
 } exec_batch;
 
 typedef struct exec exec;
@@ -29,8 +29,8 @@ typedef struct exec exec;
 tess_status exec_open(const tess_model *m, const kv_pool *kv_, comm *c, uint32_t max_rows, exec **out, tess_error *err);
 void exec_close(exec *x);
 tess_status exec_prepare(exec *x, const exec_batch *b, tess_error *err);
-/* Whether a prompt of n ids takes the frequencies of long prompts. */
-bool exec_rope_long(const arch *a, size_t n);
+/* What of the length of a prompt of n ids its frequencies depend on: equal keys, equal frequencies. */
+uint32_t exec_rope_key(const arch *a, size_t n);
 /* *cancel is read once a layer; CANCELLED when it was set. DEVICE: a device failed; BROKEN: and it will not come back. */
 tess_status exec_body(exec *x, const exec_batch *b, const uint32_t *cancel, tess_error *err);
 /* Logits of rows[0..n) of the last body, n <= EXEC_HEAD_ROWS: n times vocab_size floats at *logits, stride *stride. */

@@ -16,8 +16,8 @@
 typedef struct {
     uint8_t *batch, *stage;  /* on the device, pinned on the host: batch_cap bytes each */
     size_t batch_cap, batch_bytes;
-    float *rope[2][ARCH_MAX_ATTN_KINDS], *alibi;
-    uint32_t rope_rows[2][ARCH_MAX_ATTN_KINDS], alibi_rows;
+    float *alibi;
+    uint32_t alibi_rows;
     uint32_t *rows;          /* [EXEC_HEAD_ROWS] of the head */
 } rank_device;
 struct exec_device {
@@ -139,7 +139,8 @@ void device_close(exec *x)
         device_free(g->batch);
         device_host_free(g->stage);
         device_free(g->alibi);
-        for (uint32_t i = 0; i < 2 * ARCH_MAX_ATTN_KINDS; i++) device_free(g->rope[i / ARCH_MAX_ATTN_KINDS][i % ARCH_MAX_ATTN_KINDS]);
+        for (uint32_t l = 0; l < x->n_ropes; l++)
+            for (uint32_t i = 0; i < ARCH_MAX_ATTN_KINDS; i++) device_free(x->ropes[l].copy[r][i]);
         k->act = k->scratch = k->logits = NULL;
     }
     if (d) {
@@ -173,12 +174,11 @@ static tess_status reach_tables(exec *x, uint32_t r, tess_error *err)
     const arch *a = &x->model->a;
     rank_state *k = &x->rank[r];
     rank_device *d = &x->device->rank[r];
-    for (uint32_t l = 0; l < 2; l++)
+    for (uint32_t l = 0; l < x->n_ropes; l++)
         for (uint32_t i = 0; i < ARCH_MAX_ATTN_KINDS; i++) {
-            uint32_t rows = x->rope_rows[l][i];
-            if (rows > d->rope_rows[l][i]) TRY(renew(x, r, "the rope table", &d->rope[l][i], x->rope[l][i], (uint64_t)rows * a->rope_dims, err));
-            d->rope_rows[l][i] = rows;
-            k->rope[l][i] = d->rope[l][i];
+            rope_set *s = &x->ropes[l];
+            if (s->rows[i] > s->copied[r][i]) TRY(renew(x, r, "the rope table", &s->copy[r][i], s->cs[i], (uint64_t)s->rows[i] * a->rope_dims, err));
+            s->copied[r][i] = s->rows[i];
         }
     if (x->alibi_rows > d->alibi_rows) TRY(renew(x, r, "the position biases", &d->alibi, x->alibi, (uint64_t)x->alibi_rows * a->n_heads, err));
     d->alibi_rows = x->alibi_rows;

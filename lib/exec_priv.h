@@ -1,4 +1,4 @@
-/* exec_priv.h - the state of an executor, shared by exec.c, exec_moe.c and exec_device.c. */
+/* exec_priv.h - the state of an executor, shared by exec.c, exec_moe.c, exec_rope.c and exec_device.c. */
 #ifndef TESS_EXEC_PRIV_H
 #define TESS_EXEC_PRIV_H
 #include "exec.h"
@@ -14,7 +14,7 @@ typedef struct {
     /* Of the run under way, in memory of the rank. */
     const uint32_t *pos, *seq;
     uint8_t *const *const *tables[ARCH_MAX_ATTN_KINDS];
-    const float *rope[2][ARCH_MAX_ATTN_KINDS], *alibi;
+    const float *alibi;
     /* Of a rank on a device (exec_device.c). */
     void *stream;      /* NULL: the rank is a team of CPU threads */
     int code;          /* first failure of an operation in this run */
@@ -23,6 +23,14 @@ typedef struct {
 } rank_state;
 
 typedef struct exec_device exec_device;
+
+/* cos and sin of positions [0, rows) by kind of attention, for prompts of one key (exec_rope.c) */
+typedef struct {
+    uint32_t key, rows[ARCH_MAX_ATTN_KINDS];
+    float *inv[ARCH_MAX_ATTN_KINDS], *cs[ARCH_MAX_ATTN_KINDS];
+    float *copy[MAX_RANKS][ARCH_MAX_ATTN_KINDS]; /* of cs, of its first copied rows, in memory of a device (exec_device.c) */
+    uint32_t copied[MAX_RANKS][ARCH_MAX_ATTN_KINDS];
+} rope_set;
 
 struct exec {
     mem m;
@@ -34,8 +42,9 @@ struct exec {
     uint32_t max_rows;
     float *logits;     /* [EXEC_HEAD_ROWS][stride] of all ranks */
     size_t logits_stride;
-    float *rope[2][ARCH_MAX_ATTN_KINDS], *inv[2][ARCH_MAX_ATTN_KINDS]; /* [1]: of long prompts, when they differ */
-    uint32_t rope_rows[2][ARCH_MAX_ATTN_KINDS];
+    rope_set *ropes;   /* exec_rope.c */
+    uint32_t n_ropes;
+    size_t cap_ropes;
     float *alibi;      /* [n_heads][alibi_rows], NULL: none */
     uint32_t alibi_rows;
     comm *comm;        /* NULL: all ranks are on the CPU */
@@ -81,6 +90,10 @@ tess_status device_head(exec *x, const uint32_t *rows, tess_error *err);
 float *device_shared(const exec *x, const rank_state *reader, const rank_state *owner, uint16_t slot, size_t *stride);
 void device_embed(const exec *x, rank_state *k, const prog_instr *c);
 
+/* exec_rope.c: tables for the sequences of a batch up to max_pos; the table of a key that was among the last ones */
+tess_status exec_positions(exec *x, const uint32_t *keys, uint32_t n_seqs, uint32_t max_pos, tess_error *err);
+const float *exec_rope_table(const exec *x, const rank_state *k, uint32_t key, uint32_t kind);
+void exec_positions_close(exec *x);
 /* exec_moe.c: the operations of mixtures of experts. */
 void exec_moe(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n);
 #endif

@@ -198,8 +198,9 @@ static uint16_t block(program *p, const arch *a, uint16_t layer, uint16_t x)
     uint16_t n = a->block_kind == BLOCK_POST ? x : op(p, PROG_NORM, WT_NORM_ATTN, layer, W_HIDDEN, x, NO_SLOT);
     uint16_t fn = n;
     if (a->block_kind == BLOCK_PARALLEL2) fn = op(p, PROG_NORM, WT_NORM_FFN, layer, W_HIDDEN, x, NO_SLOT);
-    x = join(p, a, layer, attention(p, a, layer, n), WT_O, WT_NORM_POST_ATTN, x);
+    x = join(p, a, layer, attention(p, a, layer, n), WT_O, WT_NORM_POST_ATTN, a->residual_normed ? n : x);
     if (!parallel) fn = a->block_kind == BLOCK_POST ? x : op(p, PROG_NORM, WT_NORM_FFN, layer, W_HIDDEN, x, NO_SLOT);
+    if (a->residual_normed) x = fn;
     return join(p, a, layer, feed_forward(p, a, layer, fn), a->layer_moe[layer] ? WT_NONE : WT_DOWN, WT_NORM_POST_FFN, x);
 }
 

@@ -18,7 +18,7 @@ static void yarn(const arch_attn *t, uint32_t dims, float *inv)
     low = fmax(low, 0);
     high = fmin(high, dims - 1);
     if (low == high) high += 0.001;
-    for (uint32_t i = 0; i < dims / 2; i++) {
+    for (uint32_t i = 0; i < (dims + 1) / 2; i++) {
         double ramp = fmin(fmax((i - low) / (high - low), 0), 1);
         float keep = (float)(1 - ramp), inter = (float)(inv[i] / t->factor);
         inv[i] = inter * (1 - keep) + inv[i] * keep;
@@ -28,7 +28,7 @@ static void yarn(const arch_attn *t, uint32_t dims, float *inv)
 static void llama3(const arch_attn *t, uint32_t dims, float *inv)
 {
     double low_wave = t->orig_ctx / t->low_freq, high_wave = t->orig_ctx / t->high_freq;
-    for (uint32_t i = 0; i < dims / 2; i++) {
+    for (uint32_t i = 0; i < (dims + 1) / 2; i++) {
         double wave = 2 * PI / inv[i];
         if (wave > low_wave) inv[i] = (float)(inv[i] / t->factor);
         else if (wave >= high_wave) {
@@ -38,15 +38,24 @@ static void llama3(const arch_attn *t, uint32_t dims, float *inv)
     }
 }
 
-void rope_inv_freq(const arch_attn *t, uint32_t dims, const float *factors, float *inv)
+/* Prompts beyond the model's own length stretch the base, so that the slowest pair turns as far over them as it was taught. */
+static double base_of(const arch_attn *t, uint32_t dims, uint32_t n_prompt)
 {
-    for (uint32_t i = 0; i < dims / 2; i++) {
+    if (t->rope_scale != ROPE_SCALE_DYNAMIC || n_prompt <= t->orig_ctx) return t->rope_theta;
+    double longer = t->factor * n_prompt / t->orig_ctx - (t->factor - 1);
+    return (float)(t->rope_theta * pow(longer, dims / (dims - 2.0)));
+}
+
+void rope_inv_freq(const arch_attn *t, uint32_t dims, const float *factors, uint32_t n_prompt, float *inv)
+{
+    double theta = base_of(t, dims, n_prompt);
+    for (uint32_t i = 0; i < (dims + 1) / 2; i++) {
         float power = (float)(2 * i) / (float)dims;
-        float base = (float)pow(t->rope_theta, power);
+        float base = (float)pow(theta, power);
         inv[i] = 1.0f / (t->rope_scale == ROPE_SCALE_LONG && factors ? factors[i] * base : base);
     }
     if (t->rope_scale == ROPE_SCALE_LINEAR)
-        for (uint32_t i = 0; i < dims / 2; i++) inv[i] = (float)(inv[i] / t->factor);
+        for (uint32_t i = 0; i < (dims + 1) / 2; i++) inv[i] = (float)(inv[i] / t->factor);
     if (t->rope_scale == ROPE_SCALE_YARN) yarn(t, dims, inv);
     if (t->rope_scale == ROPE_SCALE_LLAMA3) llama3(t, dims, inv);
 }

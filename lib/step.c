@@ -102,10 +102,10 @@ static tess_status take_pages(tess_ctx *c, uint32_t *n, tess_error *err)
 
 static void build_batch(tess_ctx *c, uint32_t n, exec_batch *b)
 {
-    *b = (exec_batch){.n_seqs = n, .ids = c->ids, .pos = c->pos, .seq = c->seq_of, .rope_long = c->rope_long};
+    *b = (exec_batch){.n_seqs = n, .ids = c->ids, .pos = c->pos, .seq = c->seq_of, .rope_key = c->rope_key};
     for (uint32_t i = 0; i < n; i++) {
         const ctx_seq *s = &c->seqs[c->batch_seq[i]];
-        c->rope_long[i] = s->rope_long;
+        c->rope_key[i] = s->rope_key;
         for (uint32_t j = 0; j < c->take[i]; j++, b->n_rows++) {
             c->ids[b->n_rows] = s->ids[s->n_done + j];
             c->pos[b->n_rows] = (uint32_t)(s->n_done + j);

@@ -8,6 +8,7 @@ if [ ! -x "$BIN/run-model" ] || [ ! -x "$BIN/convert-hf" ]; then
     finish
 fi
 compare=$BUILD/tests/npy_compare
+[ -x "$compare" ] || { fail "npy_compare is not built"; finish; }
 [ -n "$SHARED" ] || skip "no shared models: only those of tests/models are tried"
 
 run() { # OUT.npy FILE ARGS...: prints the ids

@@ -78,7 +78,7 @@ static void rope_llama3_as_transformers(void **state)
     const float want[8] = {1.0f, 0.244384587f, 0.0130422562f, 0.00395284733f, 0.00124999997f, 0.000395284733f, 0.000125000006f, 3.95284733e-05f};
     arch_attn t = {.rope_on = 1, .rope_scale = ROPE_SCALE_LLAMA3, .rope_theta = 10000, .factor = 8, .low_freq = 1, .high_freq = 4, .orig_ctx = 64, .attn_factor = 1};
     float inv[8];
-    rope_inv_freq(&t, 16, NULL, inv);
+    rope_inv_freq(&t, 16, NULL, 0, inv);
     for (int i = 0; i < 8; i++)
         if (!(fabsf(inv[i] - want[i]) <= 2e-7f * want[i])) fail_msg("frequency %d is %.9g, want %.9g", i, (double)inv[i], (double)want[i]);
 }
@@ -88,7 +88,7 @@ static void rope_rows_do_not_depend_on_blocks(void **state)
     (void)state;
     arch_attn t = {.rope_on = 1, .rope_theta = 10000, .attn_factor = 1.25};
     float inv[8], whole[100 * 16], part[100 * 16];
-    rope_inv_freq(&t, 16, NULL, inv);
+    rope_inv_freq(&t, 16, NULL, 0, inv);
     rope_fill(&t, inv, 16, 0, 100, whole);
     rope_fill(&t, inv, 16, 0, 7, part);
     rope_fill(&t, inv, 16, 7, 100, part + 7 * 16);

@@ -131,6 +131,11 @@ static void reads_both_rope_spellings(void **state)
     bad(LLAMA(",\"rope_parameters\":{\"rope_type\":\"default\"},\"rope_scaling\":{\"type\":\"linear\","
               "\"factor\":2}"),
         "contradict");
+    hf_config neox = good("{\"model_type\":\"gpt_neox\",\"rotary_emb_base\":500000,\"rotary_pct\":0.5," BASE "}");
+    assert_true(neox.a.attn[0].rope_theta == 500000 && neox.a.rope_dims == 8);
+    neox = good("{\"model_type\":\"gpt_neox\",\"rope_parameters\":{\"rope_theta\":500000,\"partial_rotary_factor\":0.5},"
+                "\"rope_theta\":100,\"partial_rotary_factor\":1.0," BASE "}");
+    assert_true(neox.a.attn[0].rope_theta == 500000 && neox.a.rope_dims == 8);
     bad(LLAMA(",\"rope_scaling\":{\"type\":\"ntk\"}"), "\"ntk\" is not supported");
     bad(LLAMA(",\"rope_scaling\":{\"type\":\"su\"}"), "short_factor");
     bad(LLAMA(",\"rope_parameters\":{\"rope_type\":\"mrope\"}"), "\"mrope\" is not supported");
@@ -172,10 +177,16 @@ static void reads_rope_scaling(void **state)
                    "16,\"beta_slow\":2}"));
     assert_true(c.a.attn[0].attn_factor == 1.5 && c.a.attn[0].beta_fast == 16 && c.a.attn[0].beta_slow == 2 &&
                 c.a.attn[0].orig_ctx == 512);
+    assert_true(c.a.max_ctx == 2048); /* what the scaling is made for */
     c = good(LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}"));
-    assert_true(c.a.attn[0].rope_scale == ROPE_SCALE_LINEAR && c.a.attn[0].factor == 2.5);
+    assert_true(c.a.attn[0].rope_scale == ROPE_SCALE_LINEAR && c.a.attn[0].factor == 2.5 && c.a.max_ctx == 1280);
     c = good(LLAMA(",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}"));
-    assert_true(c.a.attn[0].rope_scale == ROPE_SCALE_DYNAMIC && c.a.attn[0].orig_ctx == 512);
+    assert_true(c.a.attn[0].rope_scale == ROPE_SCALE_DYNAMIC && c.a.attn[0].orig_ctx == 512 && c.a.max_ctx == 1024);
+    bad(LLAMA(",\"partial_rotary_factor\":0.125,\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}"), "dynamic");
+    c = good("{\"model_type\":\"olmo3\",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":4},"
+             "\"sliding_attention\":{\"rope_theta\":100},\"rope_type\":\"yarn\",\"factor\":2,\"rope_theta\":7},\"sliding_window\":16,"
+             "\"layer_types\":[\"full_attention\",\"sliding_attention\"]," BASE "}");
+    assert_true(c.a.attn[0].rope_scale == ROPE_SCALE_LINEAR && c.a.attn[0].factor == 4 && c.a.attn[1].rope_theta == 100);
     c = good(LLAMA(",\"partial_rotary_factor\":0.5"));
     assert_true(c.a.rope_dims == 8);
 }

@@ -27,7 +27,7 @@ static tess_status check_attn(const arch_attn *t, uint32_t i, tess_error *err)
         if (!(v[j] > 0) || !isfinite(v[j])) return ERR(err, TESS_E_FORMAT, "arch.attn%u: number %zu of the rope parameters is %g, want a positive one", i, j, v[j]);
     if (t->rope_scale > ROPE_SCALE_LONG || t->rope_on > 1) return ERR(err, TESS_E_FORMAT, "arch.attn%u: unknown rope scaling %u", i, t->rope_scale);
     if (t->rope_scale == ROPE_SCALE_LLAMA3 && t->high_freq <= t->low_freq) return ERR(err, TESS_E_FORMAT, "arch.attn%u: high_freq_factor %g must exceed low_freq_factor %g", i, t->high_freq, t->low_freq);
-    if ((t->rope_scale == ROPE_SCALE_LLAMA3 || t->rope_scale == ROPE_SCALE_YARN) && t->orig_ctx == 0) return ERR(err, TESS_E_FORMAT, "arch.attn%u: original_max_position_embeddings is missing", i);
+    if ((t->rope_scale == ROPE_SCALE_LLAMA3 || t->rope_scale == ROPE_SCALE_YARN || t->rope_scale == ROPE_SCALE_DYNAMIC) && t->orig_ctx == 0) return ERR(err, TESS_E_FORMAT, "arch.attn%u: original_max_position_embeddings is missing", i);
     return TESS_OK;
 }
 
@@ -75,7 +75,11 @@ tess_status arch_check(const arch *a, tess_error *err)
     if (a->norm_eps <= 0) return ERR(err, TESS_E_FORMAT, "arch.norm_eps is %g, want a positive number", a->norm_eps);
     if (a->ffn_size == 0) return ERR(err, TESS_E_FORMAT, "arch.ffn_size is 0");
     if (a->attn_scale <= 0) return ERR(err, TESS_E_FORMAT, "arch.attn_scale is %g, want a positive number", a->attn_scale);
-    for (uint32_t i = 0; i < a->n_attn_kinds; i++) TRY(check_attn(&a->attn[i], i, err));
+    for (uint32_t i = 0; i < a->n_attn_kinds; i++) {
+        TRY(check_attn(&a->attn[i], i, err));
+        if (a->attn[i].rope_scale == ROPE_SCALE_DYNAMIC && a->attn[i].rope_on && a->rope_dims < 4)
+            return ERR(err, TESS_E_FORMAT, "arch.rope_dims is %u, want at least 4 for dynamic scaling", a->rope_dims);
+    }
     for (uint32_t i = 0; i < a->n_layers; i++)
         if (a->layer_attn[i] >= a->n_attn_kinds) return ERR(err, TESS_E_FORMAT, "arch.layer_attn[%u] is %u, there are %u kinds", i, a->layer_attn[i], a->n_attn_kinds);
     return TESS_OK;

@@ -96,7 +96,10 @@ typedef struct {
     X(u32, kv_lora, 0, 1 << 16, 0)                  \
     X(f64, latent_eps, 1e-12, 1, 1e-6)              \
     X(f64, act_alpha, 0, 1e6, 1.702)                \
-    X(f64, act_limit, 0, 1e6, 7)
+    X(f64, act_limit, 0, 1e6, 7)                    \
+    X(u32, attn_scale_by_layer, 0, 1, 0)            \
+    X(u32, residual_normed, 0, 1, 0)                \
+    X(u32, rope_odd, 0, 1, 0)
 
 #define ARCH_TYPE_u32 uint32_t
 #define ARCH_TYPE_f64 double
@@ -118,6 +121,9 @@ typedef struct {
 /* Widths of K and V in KV pages, for each kv head. */
 static inline uint32_t arch_k_dim(const arch *a) { return a->kv_lora ? a->kv_lora + a->rope_dims : a->head_dim; }
 static inline uint32_t arch_v_dim(const arch *a) { return a->kv_lora ? a->kv_lora : a->v_head_dim; }
+
+/* Dimensions that frequencies are spread over: one less than rope_dims where rope_odd is set (gpt_neox, of an odd share). */
+static inline uint32_t arch_rope_spread(const arch *a) { return a->rope_dims - (a->rope_odd && a->rope_dims ? 1 : 0); }
 
 void arch_default(arch *a); /* zero, multipliers 1, one attention kind, silu, gated, rope half */
 tess_status arch_check(const arch *a, tess_error *err); /* ranges and relations; names the field */

@@ -16,6 +16,7 @@ VOCAB, PROMPT, DECODE = 192, 96, 24
 BASE = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, max_position_embeddings=256, bos_token_id=1, eos_token_id=2, pad_token_id=2)
 SMALL = dict(BASE, hidden_size=48, intermediate_size=80, num_attention_heads=3, num_key_value_heads=1)
+TINY = dict(BASE, hidden_size=36, intermediate_size=52, num_attention_heads=3, num_key_value_heads=3, head_dim=12)
 MOE = dict(BASE, num_experts_per_tok=2, moe_intermediate_size=40)
 DEEP = dict(BASE, num_key_value_heads=4, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=24, n_shared_experts=2,
             first_k_dense_replace=1, num_hidden_layers=3, q_lora_rank=24, kv_lora_rank=20, qk_nope_head_dim=12, qk_rope_head_dim=8,
@@ -50,8 +51,8 @@ FAMILIES = {
     "olmo": ("olmo", dict(BASE, clip_qkv=2.0)),
     "cohere": ("cohere", dict(BASE, logit_scale=0.3, use_qk_norm=True)),
     "cohere2": ("cohere2", dict(BASE, num_hidden_layers=4, logit_scale=0.3, sliding_window=20, sliding_window_pattern=4)),
-    "glm": ("glm", dict(BASE, head_dim=16, attention_bias=True, partial_rotary_factor=0.5)),
-    "glm4": ("glm4", dict(BASE, head_dim=24, attention_bias=True, partial_rotary_factor=0.5)),
+    "glm": ("glm", dict(BASE, head_dim=16, attention_bias=True)),
+    "glm4": ("glm4", dict(BASE, head_dim=24, attention_bias=True)),
     "nemotron": ("nemotron", dict(BASE, partial_rotary_factor=0.5, hidden_act="relu2", mlp_bias=True, attention_bias=True)),
     "exaone4": ("exaone4", dict(BASE, num_hidden_layers=4, sliding_window=20, sliding_window_pattern=4)),
     "ernie4_5": ("ernie4_5", dict(SMALL, head_dim=16, use_bias=True)),
@@ -75,10 +76,23 @@ FAMILIES = {
                                   use_qk_norm=True, attention_bias=True)),
     "olmo3": ("olmo3", dict(BASE, num_hidden_layers=4, sliding_window=20)),
     "internlm2": ("llama", dict(BASE)),
+    "llama-dynamic": ("llama", dict(TINY, max_position_embeddings=64, rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0,
+                                                                                          factor=2.0))),
+    "bloom-normed-residual": ("bloom", dict(vocab_size=VOCAB, hidden_size=36, n_layer=2, n_head=3,
+                                            apply_residual_connection_post_layernorm=True)),
+    "gpt2-layer-scale": ("gpt2", dict(GPT2, n_embd=36, scale_attn_by_inverse_layer_idx=True)),
+    "granitemoe-stacked": ("granitemoe", dict(TINY, intermediate_size=20, num_local_experts=4, num_experts_per_tok=2)),
+    "cohere-mqa": ("cohere", dict(TINY, num_key_value_heads=1, use_qk_norm=True, logit_scale=1.0)),
+    "ernie4_5-moe-stacked": ("ernie4_5_moe", dict(TINY, moe_intermediate_size=20, moe_num_experts=4, moe_k=2, moe_layer_start_index=0,
+                                                  moe_layer_end_index=1)),
+    "gpt_neox-lm_head": ("gpt_neox", dict(vocab_size=VOCAB, hidden_size=36, intermediate_size=52, num_hidden_layers=2, num_attention_heads=3,
+                                       max_position_embeddings=256, use_parallel_residual=False)),
+    "gemma3-softcap": ("gemma3_text", dict(TINY, attn_logit_softcapping=2.0, final_logit_softcapping=9.0, sliding_window=20,
+                                           layer_types=["full_attention", "sliding_attention"], query_pre_attn_scalar=24)),
     "mixtral-stacked": ("mixtral", dict(BASE, intermediate_size=40, num_local_experts=5, num_experts_per_tok=2)),
 }
 # Saved as newer versions hold them in memory: the experts of a layer in one tensor.
-STACKED = {"mixtral-stacked"}
+STACKED = {"mixtral-stacked", "granitemoe-stacked", "ernie4_5-moe-stacked", "gpt_neox-lm_head"}
 # transformers adds falcon's alibi bias twice in its eager attention, and once, as the model was trained, in sdpa.
 SDPA = {"falcon-alibi"}
 # Published with code of its own: a llama model under its names, q, k and v of each kv head in one matrix.
@@ -132,6 +146,8 @@ def make(where, name):
     prompt = ids[:]
     with torch.no_grad():
         first = model(torch.tensor([ids])).logits[0].float()
+        if "dynamic" in name:  # what was generated is run with the frequencies of the prompt
+            model.model.rotary_emb.rope_type = "as it is"
         out, rows, gap = [], [], 1e9
         for i in range(DECODE):
             logits = first[-1] if i == 0 else rows[-1]
