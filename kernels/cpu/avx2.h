@@ -100,7 +100,8 @@ INLINE __m256 set8(float x) { return _mm256_set1_ps(x); }
 INLINE __m256 neg8(__m256 x) { return _mm256_xor_ps(x, set8(-0.0f)); }
 INLINE __m256 abs8(__m256 x) { return _mm256_andnot_ps(set8(-0.0f), x); }
 
-INLINE __m256 exp8(__m256 x)
+/* Where no result is beyond float: x <= 0 or NaN (any NaN comes out). */
+INLINE __m256 exp8_low(__m256 x)
 {
     __m256 t = _mm256_fmadd_ps(x, set8(EXP_LOG2E), set8(EXP_MAGIC)), n = _mm256_sub_ps(t, set8(EXP_MAGIC));
     __m256 r = _mm256_fmadd_ps(n, set8(-EXP_LN2_LO), _mm256_fmadd_ps(n, set8(-EXP_LN2_HI), x));
@@ -112,7 +113,11 @@ INLINE __m256 exp8(__m256 x)
     p = _mm256_fmadd_ps(p, r, set8(1.0f));
     __m256i bits = _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(t), 23));
     __m256 y = _mm256_andnot_ps(_mm256_cmp_ps(x, set8(EXP_MIN), _CMP_LT_OQ), _mm256_castsi256_ps(bits));
-    y = _mm256_blendv_ps(y, set8(INFINITY), _mm256_cmp_ps(x, set8(EXP_MAX), _CMP_GT_OQ));
+    return _mm256_or_ps(y, _mm256_cmp_ps(x, x, _CMP_UNORD_Q)); /* all bits set are a NaN */
+}
+INLINE __m256 exp8(__m256 x)
+{
+    __m256 y = _mm256_blendv_ps(exp8_low(x), set8(INFINITY), _mm256_cmp_ps(x, set8(EXP_MAX), _CMP_GT_OQ));
     return _mm256_blendv_ps(y, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
 

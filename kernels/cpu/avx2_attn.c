@@ -76,10 +76,32 @@ static void k_blocks(const attn_tile *x, const seen *c, uint32_t p, uint32_t n_b
     }
 }
 
+/* Where K of the next chunk begins: of this kv head, or of the next one, which is likely to follow; else NULL. */
+static const uint8_t *next_chunk(const attn_tile *x, const seen *c)
+{
+    const op_kv *pg = &x->a->kv;
+    uint32_t base = c->base + ATTN_CHUNK;
+    if (base <= row_pos(x, x->n_rows - 1)) return k_block(x, base);
+    return x->g + 1 < pg->n_kv_heads ? k_block(x, row_lo(x, 0)) + pg->head_bytes : NULL;
+}
+
+/* Scales lie behind K and V of a page, one or two cache lines each: asked for together, and a chunk ahead. */
+static void prefetch_scales(const attn_tile *x, uint32_t lo, uint32_t hi)
+{
+    const op_kv *pg = &x->a->kv;
+    for (uint32_t p = lo; p < hi; p = (p / pg->page_tokens + 1) * pg->page_tokens) {
+        const uint8_t *s = kv_scales(pg, kv_head(pg, &x->a->b, x->t0, p, x->g), false);
+        for (uint32_t i = 0; i < 4 * pg->page_tokens; i += 64) _mm_prefetch((const char *)s + i, _MM_HINT_T0);
+    }
+}
+
 /* Scales of 8 positions at a time: they lie in one page, which is there when one of them is seen. */
 static void load_scales(attn_tile *x, const seen *c)
 {
     const op_kv *pg = &x->a->kv;
+    uint32_t end = row_pos(x, x->n_rows - 1) + 1, next = c->base + ATTN_CHUNK;
+    if (c->base <= row_lo(x, 0)) prefetch_scales(x, c->lo, c->hi); /* the first chunk: nothing did so before */
+    if (next < end) prefetch_scales(x, next, MIN(end, next + ATTN_CHUNK));
     for (uint32_t p = c->lo / 8 * 8; p < c->hi; p += 8) {
         uint8_t *head = kv_head(pg, &x->a->b, x->t0, p, x->g);
         size_t at = 2 * (size_t)(p % pg->page_tokens);
@@ -137,28 +159,41 @@ INLINE __m256 seen_lanes(uint32_t j, uint32_t lo, uint32_t hi) /* positions j ..
     return _mm256_castsi256_ps(_mm256_andnot_si256(below, end));
 }
 
+/* Scores as the softmax takes them, over the blocks of 8 that hold positions [lo, hi), and their maximum per lane. Lanes that
+ * are not seen become -inf: no maximum, and exp makes 0 of them. full: soft cap and bias may be there. */
+INLINE __m256 final_scores(const attn_tile *x, float *s, uint32_t lo, uint32_t hi, bool int8, bool full, const float *bias, float own)
+{
+    const __m256 scale = set8(x->a->scale);
+    const float cap = x->a->softcap;
+    __m256 max = set8(-INFINITY);
+    for (uint32_t j = lo / 8 * 8; j < hi; j += 8) {
+        __m256 v = _mm256_load_ps(s + j);
+        if (int8) v = _mm256_mul_ps(v, _mm256_load_ps(x->ks + j));
+        v = _mm256_mul_ps(v, scale);
+        if (full) v = soft_cap8(v, cap);
+        if (full && bias) v = _mm256_add_ps(v, _mm256_sub_ps(_mm256_loadu_ps(bias + j), set8(own)));
+        if (j < lo || j + 8 > hi) v = _mm256_blendv_ps(set8(-INFINITY), v, seen_lanes(j, lo, hi));
+        _mm256_store_ps(s + j, v);
+        max = _mm256_max_ps(v, max); /* a NaN loses, as in ref.c */
+    }
+    return max;
+}
+
 /* Query i over positions [lo, hi) of the chunk at `base`, counted from its start. */
 static void query_softmax(attn_tile *x, uint32_t i, uint32_t base, uint32_t lo, uint32_t hi)
 {
     const float *bias = x->a->bias ? x->a->bias + (x->h0 + i % x->n_h) * x->a->bias_stride : NULL;
-    __m256 own = set8(bias ? bias[row_pos(x, i / x->n_h)] : 0.0f);
-    float *s = x->s[i];
-    float lanes[8], m = -INFINITY;
-    __m256 max = set8(-INFINITY), sum = _mm256_setzero_ps();
+    float *s = x->s[i], lanes[8], m = -INFINITY;
     bool int8 = x->a->kv.dtype == DT_I8;
-    for (uint32_t j = lo / 8 * 8; j < hi; j += 8) {
-        __m256 v = _mm256_load_ps(s + j);
-        if (int8) v = _mm256_mul_ps(v, _mm256_load_ps(x->ks + j));
-        v = soft_cap8(_mm256_mul_ps(v, set8(x->a->scale)), x->a->softcap);
-        if (bias) v = _mm256_add_ps(v, _mm256_sub_ps(_mm256_loadu_ps(bias + base + j), own));
-        _mm256_store_ps(s + j, v);
-        max = _mm256_max_ps(_mm256_blendv_ps(set8(-INFINITY), v, seen_lanes(j, lo, hi)), max); /* a NaN loses, as in ref.c */
-    }
+    __m256 max, sum = _mm256_setzero_ps();
+    if (bias) max = final_scores(x, s, lo, hi, int8, true, bias + base, bias[row_pos(x, i / x->n_h)]);
+    else if (x->a->softcap > 0.0f) max = final_scores(x, s, lo, hi, int8, true, NULL, 0.0f);
+    else max = int8 ? final_scores(x, s, lo, hi, true, false, NULL, 0.0f) : final_scores(x, s, lo, hi, false, false, NULL, 0.0f);
     _mm256_storeu_ps(lanes, max);
     for (int k = 0; k < 8; k++) m = lanes[k] > m ? lanes[k] : m;
+    const __m256 m8 = set8(m);
     for (uint32_t j = lo / 8 * 8; j < hi; j += 8) {
-        __m256 p = exp8(_mm256_sub_ps(_mm256_load_ps(s + j), set8(m)));
-        p = _mm256_and_ps(p, seen_lanes(j, lo, hi));
+        __m256 p = exp8_low(_mm256_sub_ps(_mm256_load_ps(s + j), m8));
         _mm256_store_ps(s + j, int8 ? _mm256_mul_ps(p, _mm256_load_ps(x->vs + j)) : p);
         sum = _mm256_add_ps(sum, p); /* adding 0 changes nothing: the sum is never -0 */
     }
@@ -201,7 +236,8 @@ static void value_run(attn_tile *x, const seen *c, uint32_t p, uint32_t end, con
 {
     const op_kv *pg = &x->a->kv;
     const uint8_t *v = v_row(x, p), *w[SLICE / 8];
-    size_t ahead = end < c->hi ? ahead_to(v_row(x, end), v) : 0;
+    const uint8_t *next = end < c->hi ? v_row(x, end) : next_chunk(x, c);
+    size_t ahead = next ? ahead_to(next, v) : 0;
     for (uint32_t b = 0; b < n_b; b++) w[b] = v + off[b] * kv_esize(pg);
     for (uint32_t i = 0, done = 0; done < n_q; i++) {
         uint32_t n_t = avx2_tile_cut(n_q, i), step = avx2_tile_blocks(n_t), q = q0 + done;

@@ -18,8 +18,11 @@ INLINE void tile_body(uint32_t dt, uint32_t n_b, uint32_t n_t, const uint8_t *co
     UNROLL for (uint32_t i = 0; i < n_b * n_t; i++) s[i] =
         more ? _mm256_loadu_ps(acc + i % n_t * as + i / n_t * 8) : _mm256_setzero_ps();
     size_t bytes = step * (dt == DT_F32 ? 4 : dt == DT_I8 ? 1 : 2), off = 0;
+    uintptr_t next[TILE_B]; /* a cache line holds 2 or 4 steps of a block, so blocks take turns */
+    UNROLL for (uint32_t b = 0; b < TILE_B; b++) next[b] = (uintptr_t)p[b % n_b] + ahead;
     for (size_t k = 0; k < n_k; k++, off += bytes) {
-        UNROLL for (uint32_t b = 0; b < n_b; b++) _mm_prefetch((const char *)((uintptr_t)p[b] + off + ahead), _MM_HINT_T0);
+        if (dt == DT_F32) _mm_prefetch((const char *)(next[(k & 1) + 2] + off), _MM_HINT_T0);
+        _mm_prefetch((const char *)(next[k & (dt == DT_F32 ? 1 : 3)] + off), _MM_HINT_T0);
         if (n_t > n_b) { /* the shorter side is held in registers, the longer one passes through one */
             UNROLL for (uint32_t b = 0; b < n_b; b++) held[b] = widen8(dt, p[b] + off);
             UNROLL for (uint32_t t = 0; t < n_t; t++)
@@ -71,9 +74,11 @@ INLINE void tile_body_k8(uint32_t n_b, uint32_t n_t, const uint8_t *const *w, co
         {
             if (k + (size_t)i >= n_k) break;
             UNROLL for (uint32_t t = 0; t < n_t; t++) held[t] = _mm256_broadcast_ss(q[t] + k + i);
+            size_t at = off;
+            __asm__ volatile("" : "+r"(at)); /* the codes are loaded anew: kept for all four i, they would push sums out of registers */
             UNROLL for (uint32_t b = 0; b < n_b; b++)
             {
-                __m256 w8 = byte_of(_mm256_loadu_si256((const __m256i *)(const void *)(p[b] + off)), i);
+                __m256 w8 = byte_of(_mm256_loadu_si256((const __m256i *)(const void *)(p[b] + at)), i);
                 UNROLL for (uint32_t t = 0; t < n_t; t++) s[b * n_t + t] = _mm256_fmadd_ps(w8, held[t], s[b * n_t + t]);
             }
         }
