@@ -35,7 +35,8 @@ typedef struct {
     uint32_t n_rows, n_k;  /* of this rank; n_rows may be 0 */
     uint32_t n_leaves;     /* leaves of K that this rank holds; 1 when K is not split; 0 when the rank has none */
     uint32_t n_parts;      /* row parts, ascending by row0, covering [0, n_rows) */
-    const op_run *runs;    /* [n_parts][n_leaves]: row parts, and in each the leaves in ascending K */
+    const op_run *runs;    /* [n_parts][n_leaves]: row parts, and in each the leaves in ascending K. The leaves of a part
+                            * have the same row_skip, row0 and n_rows */
 } op_weight;
 
 /* ---- quantized activations ---- */
@@ -52,11 +53,13 @@ typedef struct {
 
 /* y[leaf][t][row] = w row times x[t] over each leaf; + bias[row] when bias is not NULL (then n_leaves is 1).
  * x: [n_tokens][n_k] stride xs; y: leaf stride yl, token stride ys. Threads take shares of rows. y must not overlap x.
+ * row_hi not 0: only rows [row_lo, row_hi) are computed and written.
  * q8 and q4 weights: with xq (the groups of x, cut at the weight's leaves, group g of token t at xq[g * xqs + t]; x is not
  * read) in the order "groups"; without it as "dot", w being d * q, or d * q + m (one rounding). */
 typedef struct {
     const op_weight *w; const float *bias; const float *x; size_t xs; uint32_t n_tokens; float *y; size_t ys, yl;
     const op_group *xq; size_t xqs;
+    uint32_t row_lo, row_hi;
 } op_linear_args;
 
 /* y[t] = x[t] * scale of the row of table `ids[t]`: y[t][i] = widen(table[ids[t]][i]) * scale. The table is an op_weight with

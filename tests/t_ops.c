@@ -174,6 +174,26 @@ static op_group *groups_make(const test_weight *w, float *x, size_t xs, uint32_t
     return (op_group *)(void *)y[0];
 }
 
+/* Rows [row_lo, row_hi) alone: the same values, and nothing beside them. a: an operation whose y is `all`. */
+static void check_rows(op_linear_args a, const float *all, size_t lines, uint32_t rows)
+{
+    size_t n = lines * a.ys;
+    for (int i = 0; i < (fast ? 2 : 1); i++) {
+        float *y = guarded(n);
+        a.row_lo = rnd(rows), a.row_hi = between(a.row_lo + 1, rows);
+        a.y = y;
+        EACH_THREAD((i ? fast : &op_table_ref)->linear, &a, between(1, 3));
+        for (size_t l = 0; l < lines; l++)
+            for (size_t r = 0; r < a.ys; r++) {
+                bool inside = r >= a.row_lo && r < a.row_hi;
+                if (inside ? !same(y[l * a.ys + r], all[l * a.ys + r]) : as_bits(y[l * a.ys + r]) != poison)
+                    fail_msg("row %zu of [%u, %u): %a", r, a.row_lo, a.row_hi, (double)y[l * a.ys + r]);
+            }
+        check_equal("rows", y, y, n, 1, n, n); /* the guards */
+        release(y);
+    }
+}
+
 enum { GROUPS = 1, VERSUS_DOUBLE = 2 };
 static void linear_case(uint32_t dtype, uint32_t rows, uint32_t n_k, uint32_t tokens, uint32_t what)
 {
@@ -202,6 +222,7 @@ static void linear_case(uint32_t dtype, uint32_t rows, uint32_t n_k, uint32_t to
         check_equal("linear", y[0], y[1], n, tokens * (size_t)leaves, rows, ys);
     }
     check_equal("linear, ref", y[0], y[0], n, tokens * (size_t)leaves, rows, ys);
+    check_rows(a, y[0], tokens * (size_t)leaves, rows);
     release(y[0]), release(y[1]);
     if (groups) release((float *)(void *)groups);
     free(x), free(bias);

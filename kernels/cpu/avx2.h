@@ -44,7 +44,7 @@ static inline uint32_t avx2_tile_cut(uint32_t n, uint32_t i)
 
 void avx2_linear(const op_linear_args *a, uint32_t thread, uint32_t n_threads);
 /* The same for a share of q8 or q4 weights, avx2_quant.c. */
-void avx2_linear_quant(const op_linear_args *a, const run_share *s);
+void avx2_linear_quant(const op_linear_args *a, run_share *s);
 void avx2_quant(const op_quant_args *a, uint32_t thread, uint32_t n_threads);
 void avx2_kv_write(const op_kv_write_args *a, uint32_t thread, uint32_t n_threads);
 void avx2_attn(const op_attn_args *a, uint32_t thread, uint32_t n_threads);
@@ -84,7 +84,7 @@ INLINE float lanes8_total(__m256 v)
 INLINE void store_block(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t, const float *acc)
 {
     uint32_t lane0, lane1, row;
-    block_rows(s->run, b, &lane0, &lane1, &row);
+    block_rows(s, b, &lane0, &lane1, &row);
     float *y = a->y + s->leaf * a->yl + t * a->ys + row;
     const float *bias = a->bias ? a->bias + row : NULL;
     if (lane1 - lane0 == TILE_ROWS) {

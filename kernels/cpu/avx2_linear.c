@@ -11,25 +11,28 @@
 
 enum { PAIR = 2 * TILE_ROWS, K_BLOCK = 768, T_BLOCK = 96, X_BYTES = 384 << 10, AHEAD = 1536 };
 
-static void linear_few(const op_linear_args *a, const run_share *s)
+/* A row block is read through all leaves before the next one: where one piece holds the leaves, a stream is one run of memory. */
+static void linear_few(const op_linear_args *a, run_share *s)
 {
-    const op_run *r = s->run;
     uint32_t n_t = a->n_tokens, n_b = avx2_tile_blocks(n_t);
     avx2_tile tile = avx2_tile_get(a->w->dtype, n_b, n_t);
     uint64_t each = ceil_div(s->b1 - s->b0, n_b);
     float acc[TILE_T * 2 * TILE_ROWS];
     const float *x[TILE_T];
-    for (uint32_t t = 0; t < n_t; t++) x[t] = a->x + t * a->xs + r->k0;
     for (uint64_t i = 0; i < each; i++) {
-        const uint8_t *w[TILE_B];
         uint64_t b[TILE_B];
-        for (uint32_t j = 0; j < n_b; j++) { /* the last stream may be shorter: it repeats a block, whose sums are dropped */
-            b[j] = s->b0 + j * each + i;
-            w[j] = r->data + (b[j] < s->b1 ? b[j] : s->b0 + i) * r->block_stride;
+        for (uint32_t j = 0; j < n_b; j++) b[j] = s->b0 + j * each + i;
+        for (uint32_t l = 0; l < a->w->n_leaves; l++) {
+            run_leaf(s, l);
+            const op_run *r = s->run;
+            const uint8_t *w[TILE_B];
+            for (uint32_t t = 0; t < n_t; t++) x[t] = a->x + t * a->xs + r->k0;
+            for (uint32_t j = 0; j < n_b; j++) /* the last stream may be shorter: it repeats a block, whose sums are dropped */
+                w[j] = r->data + (b[j] < s->b1 ? b[j] : s->b0 + i) * r->block_stride;
+            tile(w, TILE_ROWS, x, r->n_k, acc, (size_t)n_b * TILE_ROWS, false, AHEAD);
+            for (uint32_t j = 0; j < n_b && b[j] < s->b1; j++)
+                for (uint32_t t = 0; t < n_t; t++) store_block(a, s, b[j], t, acc + (t * n_b + j) * TILE_ROWS);
         }
-        tile(w, TILE_ROWS, x, r->n_k, acc, (size_t)n_b * TILE_ROWS, false, AHEAD);
-        for (uint32_t j = 0; j < n_b && b[j] < s->b1; j++)
-            for (uint32_t t = 0; t < n_t; t++) store_block(a, s, b[j], t, acc + (t * n_b + j) * TILE_ROWS);
     }
 }
 
@@ -70,12 +73,15 @@ static void linear_many(const op_linear_args *a, const run_share *s)
 
 void avx2_linear(const op_linear_args *a, uint32_t thread, uint32_t n_threads)
 {
-    run_walk walk = run_walk_start(a->w, thread, n_threads);
+    run_walk walk = run_walk_start(a, thread, n_threads);
     run_share s;
-    while (run_walk_next(&walk, &s)) {
-        if (a->n_tokens == 0) return;
+    while (a->n_tokens && run_walk_next(&walk, &s)) {
         if (dtype_is_quant(a->w->dtype)) avx2_linear_quant(a, &s);
         else if (a->n_tokens <= TILE_T) linear_few(a, &s);
-        else linear_many(a, &s);
+        else
+            for (uint32_t l = 0; l < a->w->n_leaves; l++) {
+                run_leaf(&s, l);
+                linear_many(a, &s);
+            }
     }
 }

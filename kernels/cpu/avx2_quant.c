@@ -96,23 +96,28 @@ typedef void (*few_fn)(const uint8_t *const *w, uint32_t n_groups, const op_grou
 FEW_FNS(q8, DT_Q8)
 FEW_FNS(q4, DT_Q4)
 
-static void quant_few(const op_linear_args *a, const run_share *s, const op_group *x)
+static void quant_few(const op_linear_args *a, run_share *s)
 {
     static const few_fn fns[2][FEW] = {{q8_1, q8_2, q8_3, q8_4}, {q4_1, q4_2, q4_3, q4_4}};
-    const op_run *r = s->run;
-    uint32_t n_t = a->n_tokens, n_b = n_t <= 2 ? 4 : 2, n_groups = (r->n_k + GROUP_K - 1) / GROUP_K;
+    uint32_t n_t = a->n_tokens, n_b = n_t <= 2 ? 4 : 2;
     uint64_t each = ceil_div(s->b1 - s->b0, n_b);
     float acc[B_BLOCK * 2 * TILE_ROWS];
     for (uint64_t i = 0; i < each; i++) {
-        const uint8_t *w[B_BLOCK];
+        const op_group *x = a->xq;
         uint64_t b[B_BLOCK];
-        for (uint32_t j = 0; j < n_b; j++) { /* the last stream may be shorter: it repeats a block, whose sums are dropped */
-            b[j] = s->b0 + j * each + i;
-            w[j] = r->data + (b[j] < s->b1 ? b[j] : s->b0 + i) * r->block_stride;
+        for (uint32_t j = 0; j < n_b; j++) b[j] = s->b0 + j * each + i;
+        for (uint32_t l = 0; l < a->w->n_leaves; l++) {
+            run_leaf(s, l);
+            const op_run *r = s->run;
+            const uint8_t *w[B_BLOCK];
+            uint32_t n_groups = (r->n_k + GROUP_K - 1) / GROUP_K;
+            for (uint32_t j = 0; j < n_b; j++) /* the last stream may be shorter: it repeats a block, whose sums are dropped */
+                w[j] = r->data + (b[j] < s->b1 ? b[j] : s->b0 + i) * r->block_stride;
+            fns[a->w->dtype == DT_Q4][n_t - 1](w, n_groups, x, a->xqs, acc);
+            for (uint32_t j = 0; j < n_b && b[j] < s->b1; j++)
+                for (uint32_t t = 0; t < n_t; t++) store_block(a, s, b[j], t, acc + (j * n_t + t) * TILE_ROWS);
+            x += n_groups * a->xqs;
         }
-        fns[a->w->dtype == DT_Q4][n_t - 1](w, n_groups, x, a->xqs, acc);
-        for (uint32_t j = 0; j < n_b && b[j] < s->b1; j++)
-            for (uint32_t t = 0; t < n_t; t++) store_block(a, s, b[j], t, acc + (j * n_t + t) * TILE_ROWS);
     }
 }
 
@@ -219,13 +224,8 @@ static void quant_f32(const op_linear_args *a, const run_share *s, uint64_t b, u
     }
 }
 
-void avx2_linear_quant(const op_linear_args *a, const run_share *s)
+static void quant_leaf(const op_linear_args *a, const run_share *s, const op_group *x)
 {
-    const op_group *x = a->xq ? a->xq + groups_before(a->w, s->leaf) * a->xqs : NULL;
-    if (x && a->n_tokens <= FEW) {
-        quant_few(a, s, x);
-        return;
-    }
     for (uint32_t t = 0; t < a->n_tokens; t += T_BLOCK) {
         uint32_t n = MIN((uint32_t)T_BLOCK, a->n_tokens - t);
         if (x)
@@ -233,6 +233,18 @@ void avx2_linear_quant(const op_linear_args *a, const run_share *s)
                 quant_many(a, s, x, b, (uint32_t)MIN((uint64_t)B_BLOCK, s->b1 - b), t, n);
         else
             for (uint64_t b = s->b0; b < s->b1; b += 2) quant_f32(a, s, b, t, n);
+    }
+}
+
+void avx2_linear_quant(const op_linear_args *a, run_share *s)
+{
+    if (a->xq && a->n_tokens <= FEW) {
+        quant_few(a, s);
+        return;
+    }
+    for (uint32_t l = 0; l < a->w->n_leaves; l++) {
+        run_leaf(s, l);
+        quant_leaf(a, s, a->xq ? a->xq + groups_before(a->w, l) * a->xqs : NULL);
     }
 }
 

@@ -49,19 +49,6 @@ enum { ATTN_CHUNK = 256 }; /* positions per chunk of attention, part of the nume
 #define GELU_TANH_B 0x1.6e4e26p-5f  /* 0.044715 */
 
 /* ---- weights ---- */
-static inline uint64_t run_blocks(const op_run *r)
-{
-    return r->n_rows ? ceil_div((uint64_t)r->row_skip + r->n_rows, TILE_ROWS) : 0;
-}
-/* Lanes [lane0, lane1) of row block b belong to the run; lane0 is output row *row. */
-static inline void block_rows(const op_run *r, uint64_t b, uint32_t *lane0, uint32_t *lane1, uint32_t *row)
-{
-    uint64_t first = b * TILE_ROWS, last = (uint64_t)r->row_skip + r->n_rows;
-    *lane0 = b ? 0 : r->row_skip;
-    *lane1 = (uint32_t)MIN((uint64_t)TILE_ROWS, last - first);
-    *row = r->row0 + (uint32_t)(first + *lane0 - r->row_skip);
-}
-
 static inline uint32_t tile_bytes(uint32_t dtype) { return dtype == DT_Q8 ? Q8_TILE : Q4_TILE; }
 /* Groups of the leaves before `leaf`: where its groups begin in a row of quantized activations. */
 static inline uint32_t groups_before(const op_weight *w, uint32_t leaf)
@@ -71,41 +58,64 @@ static inline uint32_t groups_before(const op_weight *w, uint32_t leaf)
     return n;
 }
 
-/* A thread's part of a weight: walks the runs in order and yields in each the row blocks [b0, b1) of the share. All row
- * blocks of all runs, weighted by their K, are cut in n_threads contiguous parts. */
+/* A thread's part of a weight: walks the row parts in order and yields of each the row blocks [b0, b1) of the share, for all
+ * leaves of the part: their rows lie alike. The row blocks that hold the wanted rows are cut in n_threads contiguous parts. */
 typedef struct {
     const op_weight *w;
+    uint32_t row_lo, row_hi, next;
     uint64_t lo, hi, at;
-    uint32_t next;
 } run_walk;
 typedef struct {
-    const op_run *run;
-    uint32_t leaf;
+    const op_run *run; /* of leaf `leaf`; run_leaf sets both */
+    uint32_t leaf, row_lo, row_hi;
     uint64_t b0, b1;
 } run_share;
 
-static inline uint64_t run_cost(const op_run *r) { return r->n_k ? r->n_k : 1; } /* of one row block */
-static inline run_walk run_walk_start(const op_weight *w, uint32_t thread, uint32_t n_threads)
+/* Row blocks [*b0, *b1) of a run hold its rows within [lo, hi). */
+static inline void rows_blocks(const op_run *r, uint32_t lo, uint32_t hi, uint64_t *b0, uint64_t *b1)
 {
-    uint64_t total = 0;
-    uint32_t n = w->n_parts * w->n_leaves;
-    for (uint32_t i = 0; i < n; i++) total += run_blocks(&w->runs[i]) * run_cost(&w->runs[i]);
-    return (run_walk){w, total * thread / n_threads, total * (thread + 1) / n_threads, 0, 0};
+    uint64_t first = MAX(lo, r->row0), last = MIN((uint64_t)hi, (uint64_t)r->row0 + r->n_rows);
+    *b0 = *b1 = 0;
+    if (first >= last) return;
+    *b0 = (first - r->row0 + r->row_skip) / TILE_ROWS;
+    *b1 = ceil_div(last - r->row0 + r->row_skip, TILE_ROWS);
+}
+static inline run_walk run_walk_start(const op_linear_args *a, uint32_t thread, uint32_t n_threads)
+{
+    run_walk k = {.w = a->w, .row_lo = a->row_lo, .row_hi = a->row_hi ? a->row_hi : UINT32_MAX};
+    uint64_t total = 0, b0, b1;
+    for (uint32_t i = 0; i < a->w->n_parts && a->w->n_leaves; i++, total += b1 - b0)
+        rows_blocks(&a->w->runs[i * a->w->n_leaves], k.row_lo, k.row_hi, &b0, &b1);
+    pool_share(total, 1, thread, n_threads, &k.lo, &k.hi);
+    return k;
+}
+static inline void run_leaf(run_share *s, uint32_t leaf)
+{
+    s->run = s->run - s->leaf + leaf;
+    s->leaf = leaf;
 }
 static inline bool run_walk_next(run_walk *k, run_share *s)
 {
-    uint32_t n = k->w->n_parts * k->w->n_leaves;
-    while (k->next < n) {
-        const op_run *r = &k->w->runs[k->next];
-        uint64_t blocks = run_blocks(r), cost = run_cost(r), at = k->at;
-        s->run = r;
-        s->leaf = k->next++ % k->w->n_leaves;
-        s->b0 = k->lo <= at ? 0 : MIN(blocks, ceil_div(k->lo - at, cost));
-        s->b1 = k->hi <= at ? 0 : MIN(blocks, ceil_div(k->hi - at, cost));
-        k->at = at + blocks * cost;
+    while (k->w->n_leaves && k->next < k->w->n_parts) {
+        const op_run *r = &k->w->runs[k->next++ * k->w->n_leaves];
+        uint64_t b0, b1, at = k->at;
+        rows_blocks(r, k->row_lo, k->row_hi, &b0, &b1);
+        k->at += b1 - b0;
+        *s = (run_share){r, 0, k->row_lo, k->row_hi, b0 + MIN(b1 - b0, k->lo > at ? k->lo - at : 0),
+                         b0 + MIN(b1 - b0, k->hi > at ? k->hi - at : 0)};
         if (s->b0 < s->b1) return true;
     }
     return false;
+}
+/* Lanes [lane0, lane1) of row block b belong to the share; lane0 is output row *row. */
+static inline void block_rows(const run_share *s, uint64_t b, uint32_t *lane0, uint32_t *lane1, uint32_t *row)
+{
+    const op_run *r = s->run;
+    uint64_t top = b * TILE_ROWS, base = (uint64_t)r->row_skip; /* lane i holds row row0 + top + i - base */
+    uint64_t first = MAX(r->row0, s->row_lo) - r->row0 + base, last = MIN((uint64_t)r->row0 + r->n_rows, s->row_hi) - r->row0 + base;
+    *lane0 = first > top ? (uint32_t)(first - top) : 0;
+    *lane1 = (uint32_t)MIN((uint64_t)TILE_ROWS, last - top);
+    *row = r->row0 + (uint32_t)(top + *lane0 - base);
 }
 
 /* ---- elementwise work: a share of tokens times columns, as runs of columns of one token ---- */

@@ -163,7 +163,7 @@ static void linear_block(const op_linear_args *a, const run_share *s, uint64_t b
     if (a->xq && dtype_is_quant(a->w->dtype)) linear_groups(a, s, w, t, acc);
     else linear_dot(a, s, w, t, acc);
     uint32_t lane0, lane1, row;
-    block_rows(r, b, &lane0, &lane1, &row);
+    block_rows(s, b, &lane0, &lane1, &row);
     float *y = a->y + s->leaf * a->yl + t * a->ys;
     for (uint32_t i = lane0; i < lane1; i++, row++) y[row] = a->bias ? acc[i] + a->bias[row] : acc[i];
 }
@@ -199,11 +199,14 @@ static void ref_quant(const op_quant_args *a, uint32_t thread, uint32_t n_thread
 
 static void ref_linear(const op_linear_args *a, uint32_t thread, uint32_t n_threads)
 {
-    run_walk walk = run_walk_start(a->w, thread, n_threads);
+    run_walk walk = run_walk_start(a, thread, n_threads);
     run_share s;
     while (run_walk_next(&walk, &s))
-        for (uint64_t b = s.b0; b < s.b1; b++)
-            for (uint32_t t = 0; t < a->n_tokens; t++) linear_block(a, &s, b, t);
+        for (uint32_t l = 0; l < a->w->n_leaves; l++) {
+            run_leaf(&s, l);
+            for (uint64_t b = s.b0; b < s.b1; b++)
+                for (uint32_t t = 0; t < a->n_tokens; t++) linear_block(a, &s, b, t);
+        }
 }
 
 /* The run of a one-leaf weight that holds local row `row`; NULL when none does. */
