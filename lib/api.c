@@ -8,11 +8,15 @@
 
 #include "chat.h"
 #include "ctx.h"
+#include "device.h"
 #include "tok.h"
 
 
 uint32_t tess_version_number(void) { return TESS_VERSION_NUMBER; }
-const char *tess_build_info(void) { return "tessera 0.1.0; cpu: ref avx2; cuda: no"; }
+const char *tess_build_info(void)
+{
+    return device_built() ? "tessera 0.1.0; cpu: ref avx2; cuda: yes" : "tessera 0.1.0; cpu: ref avx2; cuda: no";
+}
 
 const char *tess_status_name(tess_status s)
 {
@@ -52,6 +56,7 @@ static const tess_seq_params seq_defaults = {.struct_size = sizeof(tess_seq_para
 static const tess_stream_params stream_defaults = {.struct_size = sizeof(tess_stream_params)};
 
 void tess_host_init_(tess_host *p, size_t size) { INIT(p, size, (tess_host){0}); }
+void tess_device_info_init_(tess_device_info *p, size_t size) { INIT(p, size, (tess_device_info){0}); }
 void tess_model_params_init_(tess_model_params *p, size_t size) { params_init(p, size, &model_defaults, sizeof model_defaults); }
 void tess_model_info_init_(tess_model_info *p, size_t size) { INIT(p, size, (tess_model_info){0}); }
 void tess_ctx_params_init_(tess_ctx_params *p, size_t size) { params_init(p, size, &ctx_defaults, sizeof ctx_defaults); }
@@ -70,6 +75,33 @@ static tess_status info_out(void *out, const void *ours, size_t size, const char
 
 #define NEED(cond, what) \
     if (!(cond)) return ERR(err, TESS_E_ARG, "%s: %s", __func__, what)
+
+/* ---- devices ---- */
+
+tess_status tess_device_count(uint32_t *n, tess_error *err)
+{
+    err_clear(err);
+    NEED(n, "n is NULL");
+    int code = device_count(n);
+    if (*n) return TESS_OK;
+    return ERR(err, TESS_E_DEVICE, "no CUDA device can be used: %s", code ? device_error(code) : "there is none");
+}
+
+tess_status tess_device_get(uint32_t index, tess_device_info *out, tess_error *err)
+{
+    err_clear(err);
+    NEED(out, "out is NULL");
+    uint32_t n;
+    device_props p;
+    TRY(tess_device_count(&n, err));
+    if (index >= n) return ERR(err, TESS_E_ARG, "there is no device %u; this machine has %u", index, n);
+    int code = device_get(index, &p);
+    if (code) return ERR(err, TESS_E_DEVICE, "cuda:%u: %s", index, device_error(code));
+    tess_device_info i = {.index = index, .mem_total = p.mem_total, .mem_free = p.mem_free, .major = p.major, .minor = p.minor};
+    _Static_assert(sizeof i.name == sizeof p.name, "names are as long as the device's");
+    memcpy(i.name, p.name, sizeof i.name);
+    return info_out(out, &i, sizeof i, "tess_device_info", err);
+}
 
 /* ---- model ---- */
 
@@ -98,7 +130,7 @@ tess_status tess_model_get_info(const tess_model *m, tess_model_info *out, tess_
                          .bos = m->bos, .eos = m->n_eos ? m->eos[0] : -1, .pad = m->pad, .unk = m->unk, .n_eos = m->n_eos, .has_chat_template = m->chat_template != NULL,
                          .has_weights = m->has_weights, .file_bytes = f->file_bytes, .weight_bytes = m->weight_bytes, .param_count = f->param_count, .family = a->family,
                          .weight_type = m->has_weights ? dtype_get(m->weight_dtype)->name : "none", .eos_list = m->eos,
-                         .token_bytes = m->token_bytes, .token_macs = m->token_macs};
+                         .token_bytes = m->token_bytes, .token_macs = m->token_macs, .read_bytes = m->read_bytes};
     i.temperature = (float)kvs_f64(k, "gen.temperature", -1);
     i.top_p = (float)kvs_f64(k, "gen.top_p", -1);
     i.min_p = (float)kvs_f64(k, "gen.min_p", -1);

@@ -53,7 +53,7 @@ enum {
     TESS_E_BUFFER = -8,      /* the caller's buffer is too small; the needed size is given */
     TESS_E_KV_FULL = -9,     /* no KV page is free; every sequence is as before the call */
     TESS_E_CANCELLED = -10,  /* tess_ctx_cancel or a progress callback; every sequence is as before the call */
-    TESS_E_BROKEN = -11,     /* the context can only be closed */
+    TESS_E_BROKEN = -11,     /* a device was lost; the context can only be closed */
     TESS_E_NONFINITE = -12,  /* a sequence produced logits that are not finite; that sequence is stopped */
     TESS_E_TEMPLATE = -13    /* a chat template failed, or raised its own exception */
 };
@@ -86,6 +86,20 @@ typedef struct {
 TESS_API void tess_host_init_(tess_host *p, size_t size);
 #define tess_host_init(p) tess_host_init_((p), sizeof *(p))
 
+/* ---- devices -------------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint32_t struct_size, index; /* index: as in "cuda:0" */
+    char name[128];
+    uint64_t mem_total, mem_free; /* bytes */
+    uint32_t major, minor;        /* compute capability */
+} tess_device_info;
+TESS_API void tess_device_info_init_(tess_device_info *p, size_t size);
+#define tess_device_info_init(p) tess_device_info_init_((p), sizeof *(p))
+/* How many CUDA devices there are. DEVICE: none can be used, and the text says why (no driver, a build without CUDA). */
+TESS_API tess_status tess_device_count(uint32_t *n, tess_error *err);
+TESS_API tess_status tess_device_get(uint32_t index, tess_device_info *out, tess_error *err);
+
 /* ---- model ---------------------------------------------------------------------------------------- */
 
 typedef struct tess_model tess_model;
@@ -101,11 +115,11 @@ enum { TESS_COMPUTE_AUTO = 0, TESS_COMPUTE_EXACT = 1, TESS_COMPUTE_F32 = 2 };
 typedef struct {
     uint32_t struct_size;
     uint32_t flags;        /* TESS_MODEL_* */
-    uint32_t n_ranks;      /* tensor-parallel ranks, 1 to 8; 0 = one per listed device, 1 on the CPU */
+    uint32_t n_ranks;      /* tensor-parallel ranks, 1 to 8, the first of those listed; 0 = one per listed device, 1 on the CPU */
     uint32_t n_threads;    /* CPU threads over all ranks; 0 = as many as the process may use */
     int32_t compute;       /* TESS_COMPUTE_* */
     uint32_t reserved;
-    const char *devices;   /* NULL or "cpu"; "cuda:0,1" */
+    const char *devices;   /* NULL or "cpu"; "cuda:0,1" (a device named twice has two ranks); "cuda" = all */
     const char *split;     /* NULL, or a share for each rank: "3,1" */
     int32_t (*progress)(void *user, uint64_t done, uint64_t total); /* bytes; nonzero cancels; calling thread */
     void *progress_user;
@@ -137,6 +151,7 @@ typedef struct {
     int32_t top_k, do_sample;                            /* -1 = not given */
     uint64_t token_bytes, token_macs; /* weights that one token reads, and its multiply-adds with them: all but tables
                                          of which a token takes one row */
+    uint64_t read_bytes;              /* of the file, as stored: weights that were read and checked at open */
 } tess_model_info;
 TESS_API void tess_model_info_init_(tess_model_info *p, size_t size);
 #define tess_model_info_init(p) tess_model_info_init_((p), sizeof *(p))
@@ -261,7 +276,9 @@ typedef struct { /* frozen */
     uint32_t reason;  /* DONE: TESS_DONE_* */
 } tess_event;
 
-/* One batched forward pass over the sequences that have something to run; long prompts go in chunks. cap must be at
+/* A device that failed: TESS_E_DEVICE, every sequence is as before the call, which may be tried again; or TESS_E_BROKEN: the
+ * device is lost for the process, and the context can only be closed.
+ * One batched forward pass over the sequences that have something to run; long prompts go in chunks. cap must be at
  * least 2 * max_seqs, so that no event is lost. TESS_IDLE: nothing to do. On KV_FULL, CANCELLED and NOMEM every
  * sequence is as before the call. NONFINITE: the events tell which sequence was stopped (TESS_DONE_ERROR). */
 TESS_API tess_status tess_step(tess_ctx *c, tess_event *ev, size_t cap, size_t *n, tess_error *err);

@@ -36,6 +36,13 @@ check "help names every mode" grep -q -- --render-chat "$TMP/expect.out"
 expect "version" 0 "" "$run" --version
 check "version on stdout" grep -q "tessera 0.1.0" "$TMP/expect.out"
 expect "list of devices" 0 "" "$run" --list-devices
+check "list of devices names the CPU" grep -q "^cpu " "$TMP/expect.out"
+check "list of devices says what there is of CUDA" grep -q "^cuda" "$TMP/expect.out"
+expect "devices cpu" 0 "" "$run" -m "$m" --devices cpu -p a -n 1
+expect "devices of another kind" 1 "must be cpu, cuda, or numbers" "$run" -m "$m" --devices tpu:0 -p a -n 1
+expect "devices without number" 1 "must be cpu, cuda, or numbers" "$run" -m "$m" --devices cuda:0, -p a -n 1
+expect "too many devices" 1 "at most 8" "$run" -m "$m" --devices cuda:0,0,0,0,0,0,0,0,0 -p a -n 1
+expect "a device that is not there" 4 "CUDA" "$run" -m "$m" --devices cuda:77 -p a -n 1
 
 # ---- files ----
 expect "missing model" 2 "none.tess" "$run" -m "$TMP/none.tess" -p a

@@ -122,6 +122,15 @@ static int list_devices(void)
     CPU_ZERO(&set);
     int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     printf("cpu     %d CPUs (%s)\n", n, tess_build_info());
+    uint32_t n_devices;
+    tess_error e;
+    if (tess_device_count(&n_devices, &e) < 0) printf("cuda    none: %s\n", e.text);
+    for (uint32_t i = 0; i < n_devices; i++) {
+        tess_device_info d;
+        tess_device_info_init(&d);
+        if (tess_device_get(i, &d, &e) < 0) printf("cuda:%u  not usable: %s\n", i, e.text);
+        else printf("cuda:%u  %s, compute capability %u.%u, %.1f of %.1f GB free\n", i, d.name, d.major, d.minor, (double)d.mem_free * 1e-9, (double)d.mem_total * 1e-9);
+    }
     return fflush(stdout) == 0 ? 0 : CLI_EXIT_FILE;
 }
 

@@ -51,7 +51,7 @@ static const cli_option options[] = {
 
     {NULL, 0, NULL, "machine"},
     {"--tp -tp --tensor-parallel-size", O_TP, "R", "tensor-parallel ranks, 1 to 8 (all devices; 1 on the CPU)"},
-    {"--devices --device -dev", O_DEVICES, "LIST", "cpu, or cuda:0,1 (cpu)"},
+    {"--devices --device -dev", O_DEVICES, "LIST", "cpu; cuda:0,1: one rank on each, a device named twice has two;\ncuda: all devices (cpu)"},
     {"--split -ts --tensor-split", O_SPLIT, "3,1", "share of the weights of each rank"},
     {"-t --threads", O_THREADS, "N", "CPU threads over all ranks (all CPUs that the process may use)"},
     {"-c --ctx-size --max-model-len --context-length", O_CTX, "N", "context in tokens, such as 4096 or 32K (the model's)"},
