@@ -1,7 +1,8 @@
 /*
- * cuda_stub.c - device.h and cuda_ops.h of builds without CUDA: there are no devices, and whoever asks for one is told so
+ * cuda_stub.c - device.h, cuda_ops.h and comm_ops.h of builds without CUDA: there are no devices, and whoever asks for one is told so
  * before anything is read. Every function that would need a device fails. Not compiled when kernels/cuda/ is.
  */
+#include "comm_ops.h"
 #include "cuda_ops.h"
 #include "device.h"
 
@@ -46,4 +47,14 @@ const op_cuda_table *op_cuda_get(void) { return NULL; }
 size_t op_cuda_attn_scratch(uint32_t n_tokens, uint32_t n_heads, uint32_t v_dim, uint32_t max_pos)
 {
     return UNUSED(n_tokens), UNUSED(n_heads), UNUSED(v_dim), UNUSED(max_pos), 0;
+}
+
+int comm_flags(const comm_flags_args *a, void *stream) { return UNUSED(a), UNUSED(stream), NO_CUDA; }
+int comm_write_pattern(uint32_t *dst, uint32_t n, uint32_t seed, void *stream)
+{
+    return UNUSED(dst), UNUSED(n), UNUSED(seed), UNUSED(stream), NO_CUDA;
+}
+int comm_copy_words(uint32_t *dst, const uint32_t *src, uint32_t n, void *stream)
+{
+    return UNUSED(dst), UNUSED(src), UNUSED(n), UNUSED(stream), NO_CUDA;
 }

@@ -1,83 +1,116 @@
 /* comm.c - see comm.h. */
 #include "comm.h"
+#include "comm_ops.h"
 #include "device.h"
 
+enum { FLAG_STRIDE = 128 / sizeof(uint32_t), FLAG_WORDS = COMM_MAX * FLAG_STRIDE }; /* a flag has a line of memory to itself */
+#define DEADLINE_NS 20000000000u
+
 typedef struct {
-    uint32_t device;
-    void *stream, *reached; /* reached: an event, recorded at every barrier */
-    uint8_t *outbox;        /* two halves; NULL: none */
+    uint32_t device, leader; /* leader: the rank that stands for the device */
+    void *stream, *reached;  /* reached: an event, recorded at every barrier */
+    uint32_t *flags;         /* of a leader, on its device: [from rank] */
+    uint8_t *outbox;         /* two halves; NULL: none */
     size_t half;
-    bool direct[MAX_RANKS]; /* which owners this rank reads */
 } comm_rank;
+/* Pinned: what ranks report, and the flags of ranks that others may not write to. */
+typedef struct {
+    comm_record record[COMM_MAX];
+    uint32_t abort, pad[FLAG_STRIDE - 1];
+    uint32_t flags[COMM_MAX][FLAG_WORDS]; /* [of][from] */
+} comm_host;
 struct comm {
     const mem *m;
     device_list devices;
     comm_rank rank[MAX_RANKS];
+    uint32_t n_leaders, epoch;
+    uint64_t deadline_ns;
+    comm_host *host; /* NULL: one device */
 };
 
 const device_list *comm_devices(const comm *c) { return &c->devices; }
 int comm_select(comm *c, uint32_t rank) { return device_select(c->rank[rank].device); }
 void *comm_stream(const comm *c, uint32_t rank) { return c->rank[rank].stream; }
-bool comm_direct(const comm *c, uint32_t reader, uint32_t owner) { return c->rank[reader].direct[owner]; }
+bool comm_direct(const comm *c, uint32_t reader, uint32_t owner) { return c->devices.direct[reader] >> owner & 1; }
 
 bool comm_blind(const comm *c, uint32_t owner)
 {
     for (uint32_t r = 0; r < c->devices.n; r++)
-        if (!c->rank[r].direct[owner]) return true;
+        if (!comm_direct(c, r, owner)) return true;
     return false;
 }
+
+/* ---- open, close ---- */
 
 static tess_status open_rank(comm *c, uint32_t r, tess_error *err)
 {
     comm_rank *k = &c->rank[r];
+    void *p = NULL;
     k->device = c->devices.id[r];
+    while (c->rank[k->leader].device != k->device) k->leader++;
+    c->n_leaders += k->leader == r;
     int code = comm_select(c, r);
     if (!code) code = device_stream_open(&k->stream);
     if (!code) code = device_event_open(&k->reached);
+    if (!code && k->leader == r) code = device_alloc(&p, FLAG_WORDS * sizeof *k->flags);
+    k->flags = p;
     return code ? devices_fail(&c->devices, r, "the device can not be used", code, err) : TESS_OK;
 }
 
-static void find_access(comm *c)
+/* Every flag says that barrier `epoch` was the last, and nobody has failed. Nothing runs at this time. */
+static int set_flags(comm *c)
 {
+    const uint32_t value = comm_code(c->epoch);
+    int code = 0;
+    if (!c->host) return 0;
+    *c->host = (comm_host){.abort = 0};
     for (uint32_t r = 0; r < c->devices.n; r++)
-        for (uint32_t o = 0; o < c->devices.n; o++) {
-            uint32_t device = c->rank[r].device, peer = c->rank[o].device;
-            c->rank[r].direct[o] = device == peer || (device_peer_possible(device, peer) && device_peer_enable(device, peer) == 0);
-        }
+        for (uint32_t i = 0; i < FLAG_WORDS; i++) c->host->flags[r][i] = value;
+    for (uint32_t r = 0; !code && r < c->devices.n; r++) {
+        comm_rank *k = &c->rank[r];
+        if (k->leader != r) continue;
+        code = comm_select(c, r);
+        if (!code) code = device_copy(k->flags, c->host->flags[r], FLAG_WORDS * sizeof value, k->stream);
+        if (!code) code = device_stream_sync(k->stream);
+    }
+    return code;
 }
 
-tess_status comm_open(const mem *m, const device_list *d, comm **out, tess_error *err)
+tess_status comm_open(const mem *m, const device_list *d, uint64_t deadline_ns, comm **out, tess_error *err)
 {
+    _Static_assert((int)COMM_MAX == (int)MAX_RANKS, "a flag for every rank");
     tess_status st = TESS_OK;
+    void *host = NULL;
     comm *c = mem_zalloc(m, sizeof *c);
     *out = NULL;
     if (!c) return ERR(err, TESS_E_NOMEM, "no memory for %u ranks", d->n);
     c->m = m;
     c->devices = *d;
+    c->deadline_ns = deadline_ns ? deadline_ns : DEADLINE_NS;
     for (uint32_t r = 0; st >= 0 && r < d->n; r++) st = open_rank(c, r, err);
-    if (st < 0) {
-        comm_close(c);
-        return st;
-    }
-    find_access(c);
-    *out = c;
-    return TESS_OK;
+    if (st >= 0 && c->n_leaders > 1 && device_host_alloc(&host, sizeof *c->host)) st = ERR(err, TESS_E_NOMEM, "no pinned memory for %u ranks", d->n);
+    c->host = host;
+    if (st >= 0 && set_flags(c)) st = ERR(err, TESS_E_DEVICE, "the flags between devices could not be set");
+    if (st < 0) comm_close(c);
+    else *out = c;
+    return st;
 }
 
 void comm_close(comm *c)
 {
     if (!c) return;
-    for (uint32_t r = 0; r < c->devices.n; r++) {
-        comm_rank *k = &c->rank[r];
-        if (comm_select(c, r) == 0 && k->stream) (void)device_stream_sync(k->stream);
-    }
+    comm_abort(c);
+    for (uint32_t r = 0; r < c->devices.n; r++)
+        if (c->rank[r].stream && comm_select(c, r) == 0) (void)device_stream_sync(c->rank[r].stream);
     for (uint32_t r = 0; r < c->devices.n; r++) {
         comm_rank *k = &c->rank[r];
         (void)comm_select(c, r);
         device_stream_close(k->stream);
         device_event_close(k->reached);
+        device_free(k->flags);
         device_host_free(k->outbox);
     }
+    device_host_free(c->host);
     mem_free(c->m, c);
 }
 
@@ -86,27 +119,72 @@ uint64_t comm_memory(comm *c)
     uint64_t sum = 0;
     for (uint32_t r = 0; r < c->devices.n; r++) {
         device_props d;
-        bool again = false;
-        for (uint32_t o = 0; o < r; o++) again = again || c->rank[o].device == c->rank[r].device;
-        if (!again && device_get(c->rank[r].device, &d) == 0) sum += d.mem_free;
+        if (c->rank[r].leader == r && device_get(c->rank[r].device, &d) == 0) sum += d.mem_free;
     }
     return sum;
+}
+
+/* ---- the barrier ---- */
+
+/* Stream of `rank` waits for what is now in the stream of `other`. */
+static int join(comm *c, uint32_t rank, uint32_t other)
+{
+    int code = comm_select(c, other);
+    if (!code) code = device_event_record(c->rank[other].reached, c->rank[other].stream);
+    if (!code) code = comm_select(c, rank);
+    return code ? code : device_event_wait(c->rank[other].reached, c->rank[rank].stream);
+}
+
+/* Where the flag of `of` lies that `from` writes. */
+static uint32_t *flag_at(const comm *c, uint32_t of, uint32_t from)
+{
+    return (comm_direct(c, from, of) ? c->rank[of].flags : c->host->flags[of]) + from * FLAG_STRIDE;
+}
+
+static int raise_flags(comm *c, uint32_t r)
+{
+    comm_flags_args a = {.epoch = c->epoch, .record = &c->host->record[r], .abort = &c->host->abort, .deadline_ns = c->deadline_ns};
+    for (uint32_t o = 0; o < c->devices.n; o++) {
+        if (o == r || c->rank[o].leader != o) continue;
+        a.out[o] = flag_at(c, o, r);
+        a.in[o] = flag_at(c, r, o);
+    }
+    int code = comm_select(c, r);
+    return code ? code : comm_flags(&a, c->rank[r].stream);
 }
 
 int comm_barrier(comm *c)
 {
     int code = 0;
-    if (c->devices.n < 2) return 0;
-    for (uint32_t r = 0; !code && r < c->devices.n; r++) {
-        code = comm_select(c, r);
-        if (!code) code = device_event_record(c->rank[r].reached, c->rank[r].stream);
-    }
-    for (uint32_t r = 0; !code && r < c->devices.n; r++) {
-        code = comm_select(c, r);
-        for (uint32_t o = 0; !code && o < c->devices.n; o++)
-            if (o != r) code = device_event_wait(c->rank[o].reached, c->rank[r].stream);
-    }
+    const uint32_t n = c->devices.n;
+    for (uint32_t r = 0; !code && r < n; r++)
+        if (c->rank[r].leader != r) code = join(c, c->rank[r].leader, r);
+    if (c->n_leaders > 1) c->epoch++;
+    for (uint32_t r = 0; !code && c->n_leaders > 1 && r < n; r++)
+        if (c->rank[r].leader == r) code = raise_flags(c, r);
+    for (uint32_t r = 0; !code && r < n; r++)
+        if (c->rank[r].leader != r) code = join(c, r, c->rank[r].leader);
     return code;
+}
+
+void comm_abort(comm *c)
+{
+    if (c->host) __atomic_store_n(&c->host->abort, 1, __ATOMIC_RELEASE);
+}
+
+/* What a rank reported while it waited for others. */
+static tess_status check_records(const comm *c, tess_error *err)
+{
+    for (uint32_t kind = COMM_DAMAGED; kind >= COMM_LATE; kind--)
+        for (uint32_t r = 0; r < c->devices.n; r++) {
+            const comm_record *k = &c->host->record[r];
+            if (k->kind != kind || k->peer >= c->devices.n) continue;
+            device_name waits = devices_name(&c->devices, r), late = devices_name(&c->devices, k->peer);
+            if (kind == COMM_LATE)
+                return ERR(err, TESS_E_DEVICE, "%s did not reach barrier %u within %llu ms; %s waited for it", late.text, k->epoch, (unsigned long long)(c->deadline_ns / 1000000), waits.text);
+            return ERR(err, TESS_E_DEVICE, "a flag from %s to %s arrived damaged (%#x at barrier %u)", late.text, waits.text, k->value, k->epoch);
+        }
+    return c->host->abort ? ERR(err, TESS_E_DEVICE, "the ranks gave up a barrier") : TESS_OK;
 }
 
 tess_status comm_sync(comm *c, bool *lost, tess_error *err)
@@ -118,10 +196,16 @@ tess_status comm_sync(comm *c, bool *lost, tess_error *err)
         if (!code) code = device_stream_sync(c->rank[r].stream);
         if (!code) continue;
         if (st >= 0) st = devices_fail(&c->devices, r, "the device failed", code, err);
+        comm_abort(c); /* the others need not wait for it */
         if (!device_usable(c->rank[r].device)) *lost = true;
     }
-    return st;
+    if (!c->host || *lost) return st;
+    tess_status waits = check_records(c, st < 0 ? NULL : err);
+    if (waits < 0 && set_flags(c)) *lost = true;
+    return st < 0 ? st : waits;
 }
+
+/* ---- outboxes ---- */
 
 tess_status comm_outbox_open(comm *c, uint32_t owner, size_t half_bytes, tess_error *err)
 {

@@ -5,8 +5,12 @@
  * the barrier of all ranks: what a rank gave to its stream before it is done, and seen, before anything that any rank gives after
  * it. Nothing here waits on the host but comm_sync.
  *
- * Whether rank `reader` may read memory of rank `owner` is found out at open and stays (comm_direct): the same device, or a device
- * with peer access that was tried with data. Where it may not, the owner copies what others shall read into its outbox,
+ * Ranks on one device wait for each other by events. Between devices one rank of each, which has waited for the others of its device,
+ * puts a kernel into its stream that raises flags for the other devices and polls its own (comm_ops.h): no more than one
+ * kernel a device polls, and what it waits for has been given to the other devices or will be at once.
+ *
+ * Whether rank `reader` may read memory of rank `owner` was found out when the model was opened (comm_direct): the same device, or a
+ * device with peer access that was tried with data (peers.h). Where it may not, the owner copies what others shall read into its outbox,
  * memory of the host that every device can read. An outbox has two halves, used in turn from barrier to barrier: when
  * the half of barrier n is written again before barrier n + 2, every rank has passed barrier n + 1 and so left it.
  */
@@ -16,14 +20,18 @@
 #include "mem.h"
 
 typedef struct comm comm;
-tess_status comm_open(const mem *m, const device_list *d, comm **out, tess_error *err);
+/* deadline_ns: of a wait for another device; 0: 20 seconds. */
+tess_status comm_open(const mem *m, const device_list *d, uint64_t deadline_ns, comm **out, tess_error *err);
 void comm_close(comm *c); /* NULL is fine; waits for the devices first */
 const device_list *comm_devices(const comm *c);
 int comm_select(comm *c, uint32_t rank); /* what follows on this thread acts on the rank's device */
 void *comm_stream(const comm *c, uint32_t rank);
 uint64_t comm_memory(comm *c); /* bytes that are free on the devices of the ranks, each device once */
 int comm_barrier(comm *c); /* 0 or a code of device.h */
-/* Waits until every stream is empty; the first failure of any rank, of which `*lost` says whether its device is lost. */
+/* After a failure: kernels that wait for others give up. */
+void comm_abort(comm *c);
+/* Waits until every stream is empty; the first failure of any rank, of which `*lost` says whether its device is lost. Afterwards
+ * the barrier is as new. */
 tess_status comm_sync(comm *c, bool *lost, tess_error *err);
 
 bool comm_direct(const comm *c, uint32_t reader, uint32_t owner);

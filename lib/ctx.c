@@ -40,7 +40,7 @@ static bool page_copy(void *user, uint32_t rank, void *dst, const void *src, siz
 
 static tess_status open_devices(tess_ctx *c, tess_error *err)
 {
-    TRY(comm_open(&c->m, &c->model->devices, &c->comm, err));
+    TRY(comm_open(&c->m, &c->model->devices, 0, &c->comm, err));
     c->pages = (kv_memory){c->comm, page_alloc, page_release, page_copy};
     kv_pool_place(&c->kv, &c->pages);
     return TESS_OK;

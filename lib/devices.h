@@ -8,7 +8,11 @@
 #define TESS_DEVICES_H
 #include "shard.h"
 
-typedef struct { uint32_t n; uint32_t id[MAX_RANKS]; } device_list; /* device of each rank; n 0: the CPU */
+typedef struct {
+    uint32_t n;                 /* ranks; 0: all are on the CPU */
+    uint32_t id[MAX_RANKS];     /* device of each rank */
+    uint32_t direct[MAX_RANKS]; /* bit o: the rank may use memory of rank o (peers.h) */
+} device_list;
 
 /* n_ranks 0: one per device named (the CPU: one). *ranks is how many there will be. */
 tess_status devices_parse(const char *text, uint32_t n_ranks, device_list *out, uint32_t *ranks, tess_error *err);

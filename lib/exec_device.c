@@ -341,6 +341,7 @@ static tess_status finish(exec *x, int code, uint32_t rank, tess_error *err)
 {
     bool lost;
     tess_error first;
+    if (code) comm_abort(x->comm);
     tess_status st = code ? devices_fail(comm_devices(x->comm), rank, "an operation could not be started", code, &first) : TESS_OK;
     tess_status end = comm_sync(x->comm, &lost, code ? NULL : &first);
     if (st >= 0) st = end;

@@ -1,6 +1,7 @@
 /* model.c - opening and closing of models. See model.h; the weights are load.c. */
 #include "model.h"
 #include "os.h"
+#include "peers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,6 +94,7 @@ static tess_status open_weights(tess_model *m, const tess_model_params *p, tess_
     TRY(check_axes(info, &m->a, err));
     if (p->split) TRY(parse_split(p->split, n_ranks, shares, err));
     TRY(shard_make(&m->a, n_ranks, p->split ? shares : NULL, &m->shards, err));
+    if (m->devices.n) TRY(peers_find(&m->m, &m->devices, err));
     m->n_threads = p->n_threads ? p->n_threads : os_cpu_count();
     if (m->n_threads > 1024) return ERR(err, TESS_E_ARG, "%u threads asked for; the limit is 1024", m->n_threads);
     m->compute = p->compute;
