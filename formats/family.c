@@ -61,7 +61,9 @@ static const name_rule names_deepseek[] = {
 static const name_rule names_gpt_oss[] = {
     GLOBALS, PRE_NORMS, ATTN(L), {L "self_attn.sinks", ROLE_SINKS, 0, NAME_BARE}, {L "mlp.router", ROLE_ROUTER, 0, 0},
     {L "mlp.experts.gate_up_proj", ROLE_EXP_GATE, FUSE_EXPERTS_GATE_UP, NAME_BARE | NAME_T | NAME_ALTERNATE},
-    {L "mlp.experts.down_proj", ROLE_EXP_DOWN, FUSE_EXPERTS, NAME_BARE | NAME_T}, END};
+    {L "mlp.experts.down_proj", ROLE_EXP_DOWN, FUSE_EXPERTS, NAME_BARE | NAME_T},
+    {L "mlp.experts.gate_up_proj_blocks", ROLE_EXP_GATE, FUSE_EXPERTS_GATE_UP, NAME_BARE | NAME_READ | NAME_ALTERNATE}, /* MXFP4 */
+    {L "mlp.experts.down_proj_blocks", ROLE_EXP_DOWN, FUSE_EXPERTS, NAME_BARE | NAME_READ}, END};
 #define MIXTRAL L "block_sparse_moe."
 static const name_rule names_mixtral[] = {
     GLOBALS, PRE_NORMS, ATTN(L), {MIXTRAL "gate", ROLE_ROUTER, 0, 0}, EXPERTS(MIXTRAL, "w1", "w3", "w2"),

@@ -204,7 +204,7 @@ static tess_status same_data(const source *s, uint32_t i, uint32_t j, bool *same
         memcmp(a->shape, b->shape, sizeof a->shape) != 0)
         return TESS_OK;
     source_dims(a, &rows, &cols);
-    if (strcmp(s->kind, "tess") == 0) return TESS_OK; /* its aliases are kept as they are */
+    if (strcmp(s->kind, "tess") == 0 || a->dtype == SRC_COMPUTED) return TESS_OK; /* aliases of a .tess are kept as they are */
     for (uint64_t at = 0; at < a->nbytes; at += COMPARE_STEP) {
         size_t n = (size_t)MIN((uint64_t)COMPARE_STEP, a->nbytes - at);
         TRY(os_pread(&s->files[a->file], x, n, a->off + at, s->paths[a->file], err));

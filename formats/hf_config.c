@@ -106,16 +106,12 @@ static const family *find_family(cfg *c)
 /* Keys that change the result whatever the family, and that we do not follow. */
 static void refuse_unknown(cfg *c, const family *f)
 {
-    static const char *const keys[] = {"quantization_config", "compression_config", "sparsity_config"};
     if (f && !f->latent && cfg_get(c->root, "kv_lora_rank"))
         cfg_fail(c, TESS_E_UNSUPPORTED, "%s: key \"kv_lora_rank\": this family has no latent attention", c->file);
     static const char *const experts[] = {"num_local_experts", "num_experts", "n_routed_experts"};
     for (size_t i = 0; f && !f->moe && i < ARRAY_LEN(experts); i++)
         if (cfg_get(c->root, experts[i]))
             cfg_fail(c, TESS_E_UNSUPPORTED, "%s: key \"%s\": this family has no experts", c->file, experts[i]);
-    for (size_t i = 0; i < ARRAY_LEN(keys); i++)
-        if (cfg_get(c->root, keys[i]))
-            cfg_fail(c, TESS_E_UNSUPPORTED, "%s: key \"%s\": such models are not supported", c->file, keys[i]);
     if (cfg_bool(c, "use_bidirectional_attention", false))
         cfg_fail(c, TESS_E_UNSUPPORTED, "%s: use_bidirectional_attention is not supported", c->file);
     if (cfg_bool(c, "add_cross_attention", false))

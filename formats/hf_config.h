@@ -4,7 +4,7 @@
  * hf_config_read fills an arch by the family row that model_type names. Numbers are range-checked; old and new
  * spellings of keys are read (rope_theta + rope_scaling, rope_parameters; "type", "rope_type"), and refused
  * when they contradict each other. What would change the result and is not understood is refused by name:
- * family, rope type, rope key, activation, layer type, quantized checkpoints.
+ * family, rope type, rope key, activation, layer type. Quantization is read by hf_quant.c.
  */
 #ifndef TESS_HF_CONFIG_H
 #define TESS_HF_CONFIG_H

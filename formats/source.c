@@ -29,10 +29,11 @@ tess_status source_new(const mem *m, const char *kind, source **out, tess_error 
 void source_close(source *s)
 {
     if (!s) return;
+    bool own = !s->lower;
     if (s->close) s->close(s);
-    for (uint32_t i = 0; i < s->n_files; i++) os_close(&s->files[i]);
-    mem_free(s->m, s->files);
-    mem_free(s->m, s->paths);
+    for (uint32_t i = 0; own && i < s->n_files; i++) os_close(&s->files[i]);
+    if (own) mem_free(s->m, s->files);
+    if (own) mem_free(s->m, s->paths);
     mem_free(s->m, s->tensors);
     arena_free(&s->strings);
     mem_free(s->m, s);

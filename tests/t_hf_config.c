@@ -84,7 +84,6 @@ static void refuses_bad_numbers(void **state)
     bad(LLAMA(",\"head_dim\":\"16\""), "head_dim");
     bad(LLAMA(",\"hidden_act\":\"mish\""), "mish");
     bad(LLAMA(",\"attention_bias\":1"), "attention_bias");
-    bad(LLAMA(",\"quantization_config\":{\"quant_method\":\"gptq\"}"), "quantization_config");
     bad("{\"model_type\":\"mamba\"," BASE "}", "mamba");
     bad(LLAMA(",\"num_local_experts\":8"), "num_local_experts");
     hf_config c;

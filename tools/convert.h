@@ -6,10 +6,13 @@
  *   convert_load.c      SRC: weights, arch, key-values, blobs
  *   convert_write.c     SRC to .tess
  *   convert_quant.c     boxes of q8 and q4 of it
+ *   convert_loss.c      what the types of a quantized source lose
  *   convert_export.c    .tess to a Hugging Face directory
  */
 #ifndef TESS_CONVERT_H
 #define TESS_CONVERT_H
+#include <pthread.h>
+
 #include "cli.h"
 #include "container.h"
 #include "family.h"
@@ -49,10 +52,24 @@ const convert_blob *convert_find_blob(const convert_source *c, const char *name)
 /* Number of SIGINT and SIGTERM so far; work ends with TESS_E_CANCELLED when it is not 0. */
 bool convert_interrupted(void);
 
-/* Delivers a box of a weight in q8 or q4: blocks of the same type as they are where the groups agree, else fitted
- * anew. Any number of threads. */
+/* Sums of squares, by source type and stored type. type must outlive it. Any number of threads. */
+enum { CONVERT_MAX_LOSS = 32 };
+typedef struct {
+    pthread_mutex_t lock;
+    uint32_t n;
+    struct { const char *type; uint32_t dtype; double error, all; } sum[CONVERT_MAX_LOSS];
+} convert_loss;
+void convert_loss_open(convert_loss *l);
+void convert_loss_close(convert_loss *l);
+void convert_loss_add(convert_loss *l, const char *type, uint32_t dtype, double error, double all);
+/* Adds the squares of n values to *error and *all. */
+void convert_loss_of(const float *exact, const float *stored, size_t n, double *error, double *all);
+void convert_loss_say(const convert_loss *l, const mem *m, const char *src);
+
+/* Delivers a box of a weight in q8 or q4: blocks of the same type as they are where the groups agree, codes of a
+ * quantized source where ours can hold them, else fitted anew. Any number of threads. */
 tess_status convert_read_quant(const convert_source *c, const weight *w, uint32_t dtype, uint64_t row0,
-                               uint64_t n_rows, uint64_t k0, uint64_t n_k, uint8_t *dst, tess_error *err);
+                               uint64_t n_rows, uint64_t k0, uint64_t n_k, uint8_t *dst, convert_loss *loss, tess_error *err);
 
 tess_status convert_write(const convert_options *o, const convert_source *c, tess_error *err);
 tess_status convert_export(const convert_options *o, const convert_source *c, tess_error *err);

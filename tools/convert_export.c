@@ -1,5 +1,6 @@
 /*
- * convert_export.c - .tess to a Hugging Face directory: the original files as they were, and model.safetensors.
+ * convert_export.c - .tess to a Hugging Face directory: the original files as they were, and model.safetensors. Only what
+ * config.json says of a quantization, which the floats no longer have, is left out.
  *
  * Tensors get the names, fusing and orientation of their family. The file is laid out as the safetensors
  * library does it: header keys in the order of the data, by descending type and then name, padded with blanks
@@ -13,6 +14,8 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "hf_quant.h"
 
 enum { STEP = 1 << 20 };
 
@@ -115,8 +118,13 @@ static tess_status write_blobs(job *j, tess_error *err)
 {
     for (uint32_t i = 0; i < j->c->n_blobs; i++) {
         const convert_blob *b = &j->c->blob[i];
+        char *plain = NULL;
+        size_t len = b->len;
         TRY(open_out(j, b->name, err));
-        TRY(os_out_pwrite(&j->out[i], b->data, b->len, 0, err));
+        if (strcmp(b->name, "config.json") == 0) TRY(hf_quant_strip(&j->c->m, b->data, b->len, "config.json", &plain, &len, err));
+        tess_status st = os_out_pwrite(&j->out[i], plain ? plain : b->data, len, 0, err);
+        mem_free(&j->c->m, plain);
+        TRY(st);
     }
     if (j->c->kind == CT_KIND_MODEL && !convert_find_blob(j->c, "config.json"))
         mem_log(&j->c->m, TESS_LOG_WARN,

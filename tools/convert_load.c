@@ -13,6 +13,7 @@
 #include "gguf_tokenizer.h"
 #include "hash.h"
 #include "hf_config.h"
+#include "hf_quant.h"
 #include "hf_tokenizer.h"
 #include "source_tess.h"
 
@@ -167,6 +168,22 @@ static tess_status read_config(convert_source *c, const char *dir, bool *tied, t
     return TESS_OK;
 }
 
+/* Of a quantized checkpoint: lays a source of the values over that of the files. */
+static tess_status unpack(convert_source *c, const char *dir, tess_error *err)
+{
+    char path[PATH_MAX];
+    packed_scheme scheme;
+    const convert_blob *b = convert_find_blob(c, "config.json");
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    TRY(hf_quant_read(b->data, b->len, path, &scheme, err));
+    if (scheme.method == PACKED_NONE) return TESS_OK;
+    for (const name_rule *r = c->fam->names; r->name; r++) /* which way round their parts lie is not told */
+        if ((r->flags & NAME_T) && r->fuse != FUSE_EXPERTS && r->fuse != FUSE_EXPERTS_GATE_UP)
+            return ERR(err, TESS_E_UNSUPPORTED, "%s: quantization_config: quantized checkpoints of family \"%s\" are not read", path,
+                       c->fam->model_type);
+    return packed_open(&c->s, &scheme, err);
+}
+
 static tess_status load_hf(convert_source *c, const char *dir, const char *weights, kvs_builder *b,
                            tess_error *err)
 {
@@ -183,6 +200,7 @@ static tess_status load_hf(convert_source *c, const char *dir, const char *weigh
     }
     TRY(safetensors_open(weights, &c->m, &c->s, err));
     TRY(read_config(c, dir, &tied, err));
+    TRY(unpack(c, dir, err));
     TRY(family_plan(c->fam->names, c->fam->prefix, c->s, &c->a, tied, &c->m, &c->plan, err));
     put_model(c, b);
     return put_files(c, dir, b, err);

@@ -2,8 +2,8 @@
  * convert_quant.c - boxes of weights in q8 and q4 for the writer.
  *
  * When the source holds groups of the same type, cut where ours are (blocks of GGUF count from column 0, ours from the
- * start of each leaf), they are moved as they are; a Q4_0 block becomes a q4 block of the same values. All else is read as
- * f32, 8 rows at a time, and fitted. Memory is 8 rows per thread.
+ * start of each leaf), they are moved as they are; a Q4_0 block becomes a q4 block of the same values. A source that computes
+ * its values makes the blocks by itself. All else is read as f32, 8 rows at a time, and fitted. Memory is 8 rows per thread.
  */
 #include "convert.h"
 #include "quant.h"
@@ -80,30 +80,80 @@ static tess_status move_rows(const quant_box *b, uint64_t row0, uint32_t n, uint
     return TESS_OK;
 }
 
-static tess_status fit_rows(const quant_box *b, uint64_t row0, uint32_t n, float *rows, uint8_t *dst, tess_error *err)
+/* What rows, the exact values of n rows, lost in their tiles. */
+static void count_loss(const quant_box *b, const float *rows, uint32_t n, const uint8_t *tiles, convert_loss *loss)
+{
+    const src_tensor *t = &b->c->s->tensors[b->w->map.src];
+    const dtype_info *d = b->from < SRC_Q8_0 ? dtype_get(b->from) : NULL;
+    double error = 0, all = 0;
+    if (d && d->is_float) return; /* that a float type loses in q8 and q4 is known */
+    for (uint32_t i = 0; i < b->n_leaves; rows += b->k[i++])
+        for (uint64_t k = 0; k < b->k[i]; k += GROUP_K, tiles += quant_tile_bytes(b->dtype))
+            for (uint32_t r = 0; r < n; r++) {
+                uint8_t block[Q8_BLOCK];
+                float stored[GROUP_K];
+                quant_get(b->dtype, tiles, r, block);
+                quant_block_f32(b->dtype, block, stored);
+                convert_loss_of(rows + r * b->n_k + k, stored, (size_t)MIN((uint64_t)GROUP_K, b->k[i] - k), &error, &all);
+            }
+    convert_loss_add(loss, t->type, b->dtype, error, all);
+}
+
+/* The source's own blocks, which hold its codes where they can; `line` is room for one row of them. */
+static tess_status block_rows(const quant_box *b, uint64_t row0, uint32_t n, uint8_t *line, uint8_t *dst, tess_error *err)
 {
     const source *s = b->c->s;
-    TRY(family_read(s, b->w, DT_F32, row0, n, b->k0, b->n_k, rows, err));
+    uint32_t bytes = quant_block_bytes(b->dtype), tile = quant_tile_bytes(b->dtype);
+    if (n < TILE_ROWS) memset(dst, 0, (size_t)b->n_groups * tile);
+    for (uint32_t r = 0; r < n; r++) {
+        uint64_t run, at = family_map_row(&b->w->map, row0 + r, &run), k = b->k0;
+        uint8_t *p = line;
+        for (uint32_t i = 0; i < b->n_leaves; k += b->k[i], p += ceil_div(b->k[i], GROUP_K) * bytes, i++)
+            TRY(s->blocks(s, b->w->map.src, at, k, b->k[i], b->dtype, p, err));
+        for (uint64_t g = 0; g < b->n_groups; g++) quant_put(b->dtype, dst + g * tile, r, line + g * bytes);
+    }
+    return TESS_OK;
+}
+
+/* Fits rows, the values of n rows. */
+static tess_status fit_rows(const quant_box *b, uint64_t row0, uint32_t n, const float *rows, uint8_t *dst, tess_error *err)
+{
+    const source *s = b->c->s;
     if (quant_rows(b->dtype, rows, (size_t)b->n_k, n, b->k, b->n_leaves, dst)) return TESS_OK;
     return ERR(err, TESS_E_UNSUPPORTED,
                "%s: tensor \"%s\" holds NaN, infinity or a value too large for %s near row %llu; use --type bf16",
                s->paths[0], s->tensors[b->w->map.src].name, dtype_get(b->dtype)->name, (unsigned long long)row0);
 }
 
+/* Where rows of a box come from. */
+enum { WAY_MOVE, WAY_BLOCKS, WAY_FIT };
+
+static tess_status read_rows(const quant_box *b, int way, uint64_t row0, uint32_t n, void *rows, uint8_t *dst, convert_loss *loss,
+                             tess_error *err)
+{
+    if (way == WAY_MOVE) return move_rows(b, row0, n, rows, dst, err);
+    float *exact = rows;
+    TRY(family_read(b->c->s, b->w, DT_F32, row0, n, b->k0, b->n_k, exact, err));
+    TRY(way == WAY_FIT ? fit_rows(b, row0, n, exact, dst, err)
+                       : block_rows(b, row0, n, (uint8_t *)(exact + TILE_ROWS * b->n_k), dst, err));
+    count_loss(b, exact, n, dst, loss);
+    return TESS_OK;
+}
+
 tess_status convert_read_quant(const convert_source *c, const weight *w, uint32_t dtype, uint64_t row0,
-                               uint64_t n_rows, uint64_t k0, uint64_t n_k, uint8_t *dst, tess_error *err)
+                               uint64_t n_rows, uint64_t k0, uint64_t n_k, uint8_t *dst, convert_loss *loss, tess_error *err)
 {
     quant_box b = {.c = c, .w = w, .dtype = dtype, .from = c->s->tensors[w->map.src].dtype, .k0 = k0, .n_k = n_k};
     size_t bytes;
     cut_leaves(&b);
-    bool move = groups_agree(&b);
-    uint64_t row = move ? b.n_groups * Q8_BLOCK : n_k * sizeof(float);
+    int way = groups_agree(&b) ? WAY_MOVE : b.from == SRC_COMPUTED && !w->map.transposed ? WAY_BLOCKS : WAY_FIT;
+    uint64_t row = MAX(b.n_groups * Q8_BLOCK, n_k * sizeof(float)) + b.n_groups * Q8_BLOCK;
     void *rows = size_mul3(row, TILE_ROWS, 1, &bytes) ? mem_alloc(&c->m, bytes) : NULL;
     if (!rows) return ERR(err, TESS_E_NOMEM, "no memory to quantize rows of %llu columns", (unsigned long long)n_k);
     tess_status st = TESS_OK;
     for (uint64_t r = 0; r < n_rows && st == TESS_OK; r += TILE_ROWS) {
         uint32_t n = (uint32_t)MIN((uint64_t)TILE_ROWS, n_rows - r);
-        st = move ? move_rows(&b, row0 + r, n, rows, dst, err) : fit_rows(&b, row0 + r, n, rows, dst, err);
+        st = read_rows(&b, way, row0 + r, n, rows, dst, loss, err);
         dst += b.n_groups * quant_tile_bytes(dtype);
     }
     mem_free(&c->m, rows);

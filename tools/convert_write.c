@@ -2,7 +2,8 @@
  * convert_write.c - SRC to .tess: describes the tensors and pulls them, box by box, from the source.
  *
  * Types: --type auto keeps the type of each float, q8 and q4 tensor; of GGUF blocks Q8_0 becomes q8, Q4_0 and Q4_1
- * q4, Q6_K q8 with a notice. A float type is for all tensors alike, vectors included, so that a checkpoint in one
+ * q4, Q6_K q8; of quantized checkpoints 4 bits become q4, 8 bits and MXFP4 q8. What a type of a quantized source loses is
+ * said at the end. A float type is for all tensors alike, vectors included, so that a checkpoint in one
  * type gives the same bytes from every format that holds it; q8 and q4 are for matrices, and vectors and
  * routers stay as they are. With q4 the tables of embeddings and the output head are q8: in 4 bits they alone cost SmolLM2-135M 1.9 % of
  * its mean log-likelihood, all else 0.1 %. Matrices are split along the axes of their role; vectors are whole.
@@ -19,19 +20,46 @@ typedef struct {
     const convert_source *c;
     const weight **of;    /* weight of each tensor of the writer */
     uint32_t *dtype;
+    convert_loss loss;
     cli_progress bar;
 } job;
+
+/* Counts what a box of floats of a quantized source lost by rounding. */
+static tess_status float_loss(job *j, const weight *w, uint32_t dtype, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k,
+                              const uint8_t *stored, tess_error *err)
+{
+    enum { STEP = 4096 };
+    const src_tensor *t = &j->c->s->tensors[w->map.src];
+    const dtype_info *from = t->dtype < SRC_Q8_0 ? dtype_get(t->dtype) : NULL;
+    float exact[STEP], rounded[STEP];
+    double error = 0, all = 0;
+    if (from && from->is_float) return TESS_OK;
+    uint64_t nk = MIN(n_k, (uint64_t)STEP), nr = nk ? STEP / nk : 1;
+    for (uint64_t r = 0; r < n_rows; r += nr)
+        for (uint64_t k = 0; k < n_k; k += nk) {
+            uint64_t rows = MIN(nr, n_rows - r), cols = MIN(nk, n_k - k);
+            TRY(family_read(j->c->s, w, DT_F32, row0 + r, rows, k0 + k, cols, exact, err));
+            dtype_to_f32(dtype, stored + (r * n_k + k) * dtype_get(dtype)->block_bytes, rounded, (size_t)(rows * cols));
+            convert_loss_of(exact, rounded, (size_t)(rows * cols), &error, &all);
+        }
+    convert_loss_add(&j->loss, t->type, dtype, error, all);
+    return TESS_OK;
+}
 
 static tess_status read_box(void *user, uint32_t t, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k,
                             void *dst, uint32_t thread, tess_error *err)
 {
-    const job *j = user;
+    job *j = user;
     const source *s = j->c->s;
     const weight *w = j->of[t];
+    uint32_t dtype = j->dtype[t];
     UNUSED(thread);
     if (convert_interrupted()) return ERR(err, TESS_E_CANCELLED, "interrupted; nothing was written");
-    if (dtype_is_quant(j->dtype[t])) TRY(convert_read_quant(j->c, w, j->dtype[t], row0, n_rows, k0, n_k, dst, err));
-    else TRY(family_read(s, w, j->dtype[t], row0, n_rows, k0, n_k, dst, err));
+    if (dtype_is_quant(dtype)) TRY(convert_read_quant(j->c, w, dtype, row0, n_rows, k0, n_k, dst, &j->loss, err));
+    else {
+        TRY(family_read(s, w, dtype, row0, n_rows, k0, n_k, dst, err));
+        TRY(float_loss(j, w, dtype, row0, n_rows, k0, n_k, dst, err));
+    }
     return source_file_unchanged(s, s->tensors[w->map.src].file, err);
 }
 
@@ -43,7 +71,7 @@ static void progress(void *user, uint64_t done, uint64_t total)
 
 /* ---- tensors ---- */
 
-static uint32_t type_of(const convert_options *o, const src_tensor *t, const weight *w, bool *refit)
+static uint32_t type_of(const convert_options *o, const src_tensor *t, const weight *w)
 {
     const dtype_info *d = t->dtype < SRC_Q8_0 ? dtype_get(t->dtype) : NULL;
     bool router = w->role == ROLE_ROUTER || w->role == ROLE_SH_SWITCH; /* few numbers, on which choices hang */
@@ -51,8 +79,8 @@ static uint32_t type_of(const convert_options *o, const src_tensor *t, const wei
     if (o->dtype == DT_Q4 && table) return DT_Q8;
     if (o->dtype && (matrix || !dtype_is_quant(o->dtype))) return o->dtype;
     if (d) return t->dtype;
+    if (t->dtype == SRC_COMPUTED) return matrix ? t->like : DT_F32;
     if (!matrix) return DT_BF16; /* in blocks, which no writer of GGUF files makes of them */
-    *refit |= t->dtype == SRC_Q6_K;
     return t->dtype == SRC_Q4_0 || t->dtype == SRC_Q4_1 ? DT_Q4 : DT_Q8;
 }
 
@@ -72,7 +100,7 @@ static tess_status want_axis(ct_writer *w, const arch *a, uint32_t kind, int64_t
 }
 
 static tess_status add_tensor(const convert_options *o, job *j, ct_writer *w, uint32_t i, int64_t seen[8],
-                              bool *refit, tess_error *err)
+                              tess_error *err)
 {
     const convert_source *c = j->c;
     const weight *x = &c->plan.w[i];
@@ -90,7 +118,7 @@ static tess_status add_tensor(const convert_options *o, job *j, ct_writer *w, ui
                    .expert = x->expert < 0 ? 0 : (uint32_t)x->expert,
                    .alias = x->alias < 0 ? CT_NO_ALIAS : (uint32_t)x->alias,
                    .split_dim = 255};
-    t.dtype = type_of(o, src, x, refit);
+    t.dtype = type_of(o, src, x);
     t.src_dtype = src->dtype;
     uint32_t axis = !r || !x->cols ? AXIS_NONE : r->row_axis != AXIS_NONE ? r->row_axis : r->k_axis;
     if (axis != AXIS_NONE) {
@@ -106,11 +134,9 @@ static tess_status add_tensor(const convert_options *o, job *j, ct_writer *w, ui
 static tess_status add_tensors(const convert_options *o, job *j, ct_writer *w, tess_error *err)
 {
     int64_t seen[8] = {-1, -1, -1, -1, -1, -1, -1, -1};
-    bool refit = false;
     const convert_source *c = j->c;
     for (uint32_t i = 0; i < c->plan.n; i++)
-        TRY(add_tensor(o, j, w, i, seen, &refit, err)); /* plan index = writer index */
-    if (refit) mem_log(&c->m, TESS_LOG_WARN, "%s: tensors of type Q6_K are stored as q8", o->src);
+        TRY(add_tensor(o, j, w, i, seen, err)); /* plan index = writer index */
     return TESS_OK;
 }
 
@@ -184,6 +210,7 @@ static tess_status write_file(const convert_options *o, job *j, ct_writer *w, te
     cli_progress_start(&j->bar, "converting", true);
     tess_status st = ct_write(w, p, read_box, j, progress, j, err);
     cli_progress_end(&j->bar);
+    if (st == TESS_OK) convert_loss_say(&j->loss, &j->c->m, o->src);
     pool_close(p);
     return st;
 }
@@ -199,11 +226,13 @@ tess_status convert_write(const convert_options *o, const convert_source *c, tes
     job j = {.c = c};
     ct_writer *w = NULL;
     tess_status st = TESS_E_NOMEM;
+    convert_loss_open(&j.loss);
     j.of = mem_calloc(&c->m, c->plan.n + 1u, sizeof *j.of);
     j.dtype = mem_calloc(&c->m, c->plan.n + 1u, sizeof *j.dtype);
     if (!j.of || !j.dtype) ERR(err, st, "no memory for %u tensors", c->plan.n);
     else if ((st = ct_writer_open(o->out, &wo, &c->m, &w, err)) == TESS_OK) st = write_file(o, &j, w, err);
     ct_writer_close(w);
+    convert_loss_close(&j.loss);
     mem_free(&c->m, j.of);
     mem_free(&c->m, j.dtype);
     return st;

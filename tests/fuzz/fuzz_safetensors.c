@@ -2,7 +2,8 @@
  * fuzz_safetensors.c - the safetensors reader on hostile files: opens a file and reads a box of every tensor.
  *
  * First byte even: the rest is the file. Odd: the rest up to a zero byte is the header, whose length is put in front; what
- * follows the zero byte is the data, so that the fuzzer works on JSON and not on eight bytes of length.
+ * follows the zero byte is the data, so that the fuzzer works on JSON and not on eight bytes of length. The other bits of the
+ * first byte choose a quantization, whose matrices are then looked for and read.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "source.h"
+#include "packed.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -23,6 +24,10 @@ static void read_all(const source *s)
         for (int raw = 0; raw < 2; raw++)
             (void)s->read(s, i, rows / 2, MIN(rows - rows / 2, (uint64_t)2), cols / 3, MIN(cols - cols / 3, (uint64_t)17), raw, v,
                           NULL);
+        uint8_t blocks[64];
+        if (s->tensors[i].dtype == SRC_COMPUTED)
+            for (uint32_t dt = DT_Q8; dt <= DT_Q4; dt++)
+                (void)s->blocks(s, i, rows / 2, cols / 3, MIN(cols - cols / 3, (uint64_t)17), dt, blocks, NULL);
     }
 }
 
@@ -47,7 +52,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
              put(fd, zero ? zero + 1 : body, tail, 8 + (size_t)header);
     } else ok = ok && put(fd, body, n, 0);
     if (ok && safetensors_open(path, &mem_libc, &s, NULL) == TESS_OK) {
-        read_all(s);
+        const packed_scheme scheme = {.method = (data[0] >> 1) % 6, .bits = 4, .group = 32, .block_rows = 32, .block_cols = 32,
+                                      .zero_rule = data[0] >> 4 & 1};
+        bool over = scheme.method == PACKED_NONE || packed_open(&s, &scheme, NULL) == TESS_OK;
+        if (over) read_all(s);
         source_close(s);
     }
     return 0;
