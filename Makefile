@@ -32,7 +32,7 @@ CORE_SRC := $(wildcard lib/base/*.c lib/*.c kernels/*.c kernels/cpu/*.c formats/
 ALL_SRC  := $(CORE_SRC) $(filter-out $(CORE_SRC),$(wildcard formats/*.c))
 # A tool is tools/NAME-NAME.c; tools/FIRST_*.c are its parts, tools/cli.c belongs to all.
 TOOLS    := $(patsubst tools/%.c,%,$(wildcard tools/*-*.c))
-TESTS    := $(patsubst tests/%.c,%,$(wildcard tests/t_*.c))
+TESTS    := $(patsubst tests/%.c,%,$(filter-out tests/t_cuda_%,$(wildcard tests/t_*.c)))
 EXAMPLES := $(patsubst examples/%.c,%,$(wildcard examples/*.c))
 SCRIPTS  := $(wildcard tests/cli_*.sh tests/check_*.sh)
 PUBLIC_TOOLS = run-model bench-model serve-model
@@ -44,8 +44,10 @@ else
 LIBRARIES = $(BUILD)/libtessera.a $(BUILD)/libtessera.so
 endif
 
+.DEFAULT_GOAL := all
 obj       = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
-CORE_OBJ  = $(call obj,$(CORE_SRC))
+include cuda.mk
+CORE_OBJ  = $(call obj,$(CORE_SRC)) $(CU_OBJ)
 FULL_LIB  = $(BUILD)/libtessera-all.a
 SO_FILE   = libtessera.so.$(VERSION)
 SO_NAME   = libtessera.so.$(SOVERSION)
@@ -73,7 +75,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	$(Q)$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -c $< -o $@
 
 # Every object, for convert-hf, inspect-model and the tests.
-$(FULL_LIB): $(call obj,$(ALL_SRC))
+$(FULL_LIB): $$(call obj,$$(ALL_SRC)) $$(CU_OBJ)
 	$(SAY) AR '$@'
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
@@ -181,12 +183,14 @@ clean:
 help:
 	@echo 'make            libraries and commands, in $(BUILD)/ and $(BUILD)/bin'
 	@echo 'make test       all tests; last line: N passed, N failed'
+	@echo 'make test-cuemu   the CUDA kernels and what runs them, on the CPU (SEEDS=n); make cuemu builds the commands so'
 	@echo 'make unit       the test programs alone'
 	@echo 'make asan       unit tests under AddressSanitizer and UBSan   make tsan      under ThreadSanitizer (GOAL=test: all tests)'
 	@echo 'make valgrind   unit tests under valgrind                     make fuzz      every fuzzer for FUZZ_SECONDS=60'
 	@echo 'make bench      speed of SmolLM2, or of BENCH_MODEL; BENCH_OPTIONS=$(BENCH_OPTIONS)'
 	@echo 'make install    to PREFIX=/usr/local (DESTDIR, LIBDIR); make uninstall'
 	@echo 'make format     clang-format over all sources                 make clean'
+	@echo 'CUDA: CUDA=0 (no nvcc), CUDA_HOME=$(CUDA_HOME), CUDA_ARCHS="$(CUDA_ARCHS)"'
 	@echo 'Variables: CC, OPT ($(OPT)), WERROR=-Werror, SAN, CFLAGS, CPPFLAGS, LDFLAGS, BUILD, V=1 (print commands)'
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

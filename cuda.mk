@@ -1,0 +1,96 @@
+# cuda.mk - the CUDA part of the Makefile: kernels/cuda with nvcc, and the same sources on the CPU (tests/cuemu).
+#
+#   make                   takes nvcc when it is found (CUDA=0: not); kernels/cuda_stub.c stands in otherwise
+#   make cuemu             build/cuemu/bin/: the commands, with virtual devices     (needs no toolkit and no GPU)
+#   make test-cuemu        their tests, on the fast build and, where clang is, on the checked one (SEEDS=n)
+.SECONDEXPANSION:
+CUDA       ?= 1
+CUDA_HOME  ?= /usr/local/cuda
+CUDA_ARCHS ?= 75 80 86 89 90
+CU_SRC     := $(wildcard kernels/cuda/*.cu)
+# The table of operations decides: without it there is nothing to run on a device yet.
+CU_TABLE   := $(shell grep -ls '^const op_cuda_table \*op_cuda_get' $(CU_SRC))
+
+# ---- nvcc ----
+ifneq ($(CUDA),0)
+NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard $(CUDA_HOME)/bin/nvcc))
+endif
+NVCC_ROOT := $(if $(NVCC),$(abspath $(dir $(realpath $(NVCC)))..))
+CUDART    := $(firstword $(wildcard $(NVCC_ROOT)/lib64/libcudart_static.a $(NVCC_ROOT)/targets/x86_64-linux/lib/libcudart_static.a \
+               $(NVCC_ROOT)/lib/libcudart_static.a))
+CU_OBJ    := $(if $(and $(NVCC),$(CUDART),$(CU_TABLE)),$(CU_SRC:%.cu=$(BUILD)/obj/%.o))
+ifneq ($(CU_OBJ),)
+CORE_SRC  := $(filter-out kernels/cuda_stub.c,$(CORE_SRC))
+ALL_SRC   := $(filter-out kernels/cuda_stub.c,$(ALL_SRC))
+CORE_LIBS += $(CUDART) -ldl -lrt
+endif
+comma     := ,
+NVCC_LAST := $(lastword $(CUDA_ARCHS))
+NVCC_GEN   = $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
+             -gencode arch=compute_$(NVCC_LAST)$(comma)code=compute_$(NVCC_LAST)
+NVCC_HOST  = -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-ffp-contract=off,-Wall,-Wextra,-Wshadow,-Wconversion
+NVCC_FLAGS = -std=c++17 -O3 -fmad=false -Werror all-warnings -Xcompiler $(NVCC_HOST) $(NVCC_GEN) -Ikernels -Ikernels/cuda -Ilib -Ilib/base
+
+$(BUILD)/nvcc-flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(NVCC) $(NVCC_FLAGS)' | cmp -s - $@ || echo '$(NVCC) $(NVCC_FLAGS)' > $@
+$(BUILD)/obj/%.o: %.cu $(BUILD)/nvcc-flags
+	@mkdir -p $(@D)
+	$(SAY) NVCC '$<'
+	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+
+# ---- the emulator: C objects are those of the library; kernels, and tests that have some, are compiled as C++ ----
+CXX       ?= g++
+CLANGXX   ?= $(shell command -v clang++ || command -v clang)
+CUEMU      = $(BUILD)/cuemu
+# The toolkit's own headers, or the little that is needed of them.
+CUEMU_SDK := $(firstword $(wildcard $(CUDA_HOME)/include/cuda_fp16.h) tests/cuemu/notk/cuda_fp16.h)
+CUEMU_CPU := $(if $(shell grep -m1 -w fma /proc/cpuinfo 2>/dev/null | grep -w avx2 | grep -w f16c),-mavx2 -mfma -mf16c)
+CUEMU_INC  = -D_GNU_SOURCE -DTESS_CUEMU -Itests/cuemu -Itests -Ikernels -Ikernels/cuda -Ilib -Ilib/base -isystem $(dir $(CUEMU_SDK)) -MMD -MP
+CUEMU_CXX  = -x c++ -std=gnu++17 -g $(CUEMU_CPU) -ffp-contract=off -fno-strict-aliasing -fstack-clash-protection -pthread \
+             -Wall -Wextra -Wshadow -Wconversion -Wframe-larger-than=32768 $(WERROR)
+CUEMU_FAST = -O2
+CUEMU_RT  := $(wildcard tests/cuemu/*.cc)
+CUEMU_RT  := $(filter-out tests/cuemu/t_%,$(CUEMU_RT))
+CUEMU_T   := $(wildcard tests/cuemu/t_*.cc tests/t_cuda_*.c)
+CUEMU_C    = $(filter-out $(BUILD)/obj/kernels/cuda_stub.o,$(call obj,$(ALL_SRC)))
+CUEMU_LIB  = $(filter-out $(CUDART),$(LIBS)) -lstdc++
+
+$(CUEMU)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CXX) $(CLANGXX) $(CUEMU_INC) $(CUEMU_CXX)' | cmp -s - $@ || echo '$(CXX) $(CLANGXX) $(CUEMU_INC) $(CUEMU_CXX)' > $@
+define cuemu_cxx
+	@mkdir -p $(@D)
+	$(SAY) EMU '$<'
+	$(Q)$(CXX) $(CUEMU_INC) $(CUEMU_CXX) $(CUEMU_FAST) -c $< -o $@
+endef
+$(CUEMU)/obj/%.o: %.cu $(CUEMU)/flags
+	$(cuemu_cxx)
+$(CUEMU)/obj/%.o: %.cc $(CUEMU)/flags
+	$(cuemu_cxx)
+
+CUEMU_OBJ = $(CUEMU_C) $(CU_SRC:%.cu=$(CUEMU)/obj/%.o) $(patsubst %.cc,$(CUEMU)/obj/%.o,$(filter-out tests/cuemu/check%,$(CUEMU_RT)))
+$(CUEMU)/libcuemu.a: $(CUEMU_OBJ)
+	$(SAY) AR '$@'
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
+$(CUEMU)/tests/t_%: $(CUEMU)/obj/tests/cuemu/t_%.o $(CUEMU)/libcuemu.a
+	@mkdir -p $(@D)
+	$(SAY) LINK '$@'
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ -o $@ -lcmocka $(CUEMU_LIB)
+$(CUEMU)/tests/t_cuda_%: $(BUILD)/obj/tests/t_cuda_%.o $(CUEMU)/libcuemu.a
+	@mkdir -p $(@D)
+	$(SAY) LINK '$@'
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ -o $@ -lcmocka $(CUEMU_LIB)
+$(CUEMU)/bin/%: $$(call tool_obj,$$*) $(CUEMU)/libcuemu.a
+	@mkdir -p $(@D)
+	$(SAY) LINK '$@'
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ -o $@ $(CUEMU_LIB)
+
+CUEMU_PROGRAMS = $(patsubst %,$(CUEMU)/tests/%,$(basename $(notdir $(CUEMU_T))))
+CUEMU_SCRIPTS := $(wildcard tests/cuemu/*.sh)
+.PHONY: cuemu test-cuemu
+cuemu: $(TOOLS:%=$(CUEMU)/bin/%) $(CUEMU_PROGRAMS)
+test-cuemu: cuemu $$(HELPERS)
+	@ln -sfn ../tests $(CUEMU)/helpers
+	@BUILD='$(CUEMU)' CC='$(CC)' NM='$(NM)' SEEDS='$(SEEDS)' bash tests/run.sh $(CUEMU_PROGRAMS) $(CUEMU_SCRIPTS)
+-include $(shell find $(CUEMU) -name '*.d' 2>/dev/null)

@@ -1,0 +1,31 @@
+/*
+ * cu.cuh - how kernels are written here, so that one source compiles with nvcc and as plain C++ for tests/cuemu.
+ *
+ * Besides ptx.cuh this is the only file that knows which of the two compiles it. The rules for .cu files:
+ *   LAUNCH(kernel, grid, block, smem, stream, args...) launches and yields a cudaError_t; every argument is given. A kernel
+ *     template with commas goes in parentheses: LAUNCH((k<1, 2>), ...). Nothing else launches (but cudaLaunchCooperativeKernel).
+ *   SHARED(float, part, [32]); is static shared memory, DYN_SHARED(float, x); the dynamic part; both are aligned to 16.
+ *   Blocks are whole warps. All threads reach every barrier and none returns before one; shuffles and votes order no memory,
+ *   exchange in shared memory inside a warp takes __syncwarp(). Polled data and data that other blocks write meanwhile
+ *   go through ptx.cuh or atomics, never through volatile.
+ *   No mutable __device__ variables, no lambdas, no std:: in kernels; streams are non-blocking ones, never the default stream.
+ */
+#ifndef TESS_CU_CUH
+#define TESS_CU_CUH
+
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define LAUNCH(kernel, grid, block, smem, stream, ...) \
+    (kernel<<<(grid), (block), (smem), (stream)>>>(__VA_ARGS__), cudaGetLastError())
+#define SHARED(T, name, dims) __shared__ __align__(16) T name dims
+#define DYN_SHARED(T, name) \
+    extern __shared__ __align__(16) unsigned char cu_dyn_shared[]; \
+    T *const name = reinterpret_cast<T *>(cu_dyn_shared)
+#define CU_NOINLINE __noinline__
+#else
+#include <cuemu.h> /* defines the same names */
+#endif
+
+#endif
