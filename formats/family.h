@@ -123,6 +123,8 @@ uint64_t family_map_row(const row_map *m, uint64_t r, uint64_t *run);
  * row: k0, n_k. */
 tess_status family_read(const source *s, const weight *w, uint32_t dtype, uint64_t row0, uint64_t n_rows,
                         uint64_t k0, uint64_t n_k, void *dst, tess_error *err);
+/* Finite values that the narrower type would round to infinity are an error: the model would be silently broken. */
+tess_status family_check_fits(const source *s, const weight *w, uint32_t dtype, const float *v, uint64_t n, tess_error *err);
 /* The raw blocks of a box of a matrix that is not stored transposed; row_bytes of them in each row. */
 tess_status family_read_blocks(const source *s, const weight *w, uint64_t row0, uint64_t n_rows, uint64_t k0,
                                uint64_t n_k, size_t row_bytes, uint8_t *dst, tess_error *err);

@@ -428,8 +428,7 @@ static tess_status read_box(const reader *x, bool vector, uint64_t row0, uint64_
     return read_rows(x, row0, n_rows, k0, n_k, dst);
 }
 
-/* Finite values that the narrower type would round to infinity are an error: the model would be silently broken. */
-static tess_status check_fits(const source *s, const weight *w, uint32_t dtype, const float *v, uint64_t n,
+tess_status family_check_fits(const source *s, const weight *w, uint32_t dtype, const float *v, uint64_t n,
                               tess_error *err)
 {
     float limit = dtype == DT_F16 ? 65520.0f : 0x1.ffp127f; /* the least magnitudes that round up to infinity */
@@ -456,7 +455,7 @@ tess_status family_read(const source *s, const weight *w, uint32_t dtype, uint64
         for (uint64_t k = 0; k < n_k; k += nk) {
             uint64_t rows = MIN(nr, n_rows - r), cols = MIN(nk, n_k - k);
             TRY(read_box(&x, w->cols == 0, row0 + r, rows, k0 + k, cols, step));
-            TRY(check_fits(s, w, dtype, step, rows * cols, err));
+            TRY(family_check_fits(s, w, dtype, step, rows * cols, err));
             dtype_from_f32(dtype, step, (uint8_t *)dst + (r * n_k + k) * d->block_bytes, rows * cols);
         }
     return TESS_OK;

@@ -29,7 +29,7 @@ static void install_signals(void)
     signal(SIGPIPE, SIG_IGN);
 }
 
-enum { O_OUT = 1, O_TYPE, O_TP, O_STORE, O_SPLIT, O_THREADS, O_FORCE, O_REFRESH, O_EXPORT, O_HELP, O_VERSION };
+enum { O_OUT = 1, O_TYPE, O_TP, O_STORE, O_SPLIT, O_THREADS, O_FORCE, O_REFRESH, O_EXPORT, O_LORA, O_HELP, O_VERSION };
 static const cli_option options[] = {
     {"-o --output", O_OUT, "FILE", "the container to write"},
     {"--type", O_TYPE, "TYPE", "auto (as in the source, default), f32, f16, bf16, q8, q4"},
@@ -41,6 +41,7 @@ static const cli_option options[] = {
     {"--refresh", O_REFRESH, NULL,
      "SRC is a .tess: build its settings and tokenizer tables anew from the\noriginal files that it holds"},
     {"--export", O_EXPORT, "DIR", "SRC is a .tess: write it as a Hugging Face directory instead"},
+    {"--lora", O_LORA, "DIR[=SCALE]", "merge a PEFT LoRA adapter into the weights, before --type is applied; several are\nmerged in order"},
     {"-h --help", O_HELP, NULL, "this text"},
     {"--version", O_VERSION, NULL, "the version"},
 };
@@ -100,6 +101,11 @@ static int parse(int argc, char **argv, convert_options *o)
         case O_FORCE: o->force = true; break;
         case O_REFRESH: o->refresh = true; break;
         case O_EXPORT: o->export_dir = v; break;
+        case O_LORA:
+            ok = o->n_lora < CONVERT_MAX_LORA;
+            if (ok) o->lora[o->n_lora++] = v;
+            else cli_error("--lora: more than %d adapters", CONVERT_MAX_LORA);
+            break;
         case O_HELP: help(); return CLI_EXIT_OK;
         case O_VERSION: puts("convert-hf (" CONVERTER ")"); return CLI_EXIT_OK;
         default: ok = false; break;

@@ -7,6 +7,7 @@
  *   convert_write.c     SRC to .tess
  *   convert_quant.c     boxes of q8 and q4 of it
  *   convert_loss.c      what the types of a quantized source lose
+ *   convert_lora.c      weights with adapters merged into them
  *   convert_export.c    .tess to a Hugging Face directory
  */
 #ifndef TESS_CONVERT_H
@@ -16,18 +17,21 @@
 #include "cli.h"
 #include "container.h"
 #include "family.h"
+#include "lora.h"
 
 #define CONVERTER "tessera 0.1.0"
 
+enum { CONVERT_MAX_BLOBS = 32, CONVERT_MAX_LORA = 16 };
 typedef struct {
     const char *src, *out, *export_dir;
+    const char *lora[CONVERT_MAX_LORA]; /* DIR or DIR=SCALE, in the order of merging */
+    uint32_t n_lora;
     uint32_t dtype;       /* DT_*; 0 = auto: as in the source */
     uint32_t tp, store, threads;
     uint64_t split_max;
     bool force, refresh;
 } convert_options;
 
-enum { CONVERT_MAX_BLOBS = 32 };
 typedef struct { const char *name; char *data; size_t len; } convert_blob;
 
 /* An opened SRC. s is NULL when it holds a tokenizer only. */
@@ -42,12 +46,20 @@ typedef struct {
     size_t kv_len;
     convert_blob blob[CONVERT_MAX_BLOBS];
     uint32_t n_blobs;
+    lora *lora[CONVERT_MAX_LORA];
+    uint32_t n_lora;
 } convert_source;
 
 /* Opens o->src, whatever it is. With o->refresh the key-values of a .tess are built anew from its blobs. */
 tess_status convert_load(const convert_options *o, const mem *m, convert_source *c, tess_error *err);
 void convert_unload(convert_source *c);
 const convert_blob *convert_find_blob(const convert_source *c, const char *name);
+
+tess_status convert_load_lora(const convert_options *o, convert_source *c, tess_error *err); /* part of convert_load */
+/* As family_read, with the adapters merged; they touch w when convert_is_merged. */
+tess_status convert_read(const convert_source *c, const weight *w, uint32_t dtype, uint64_t row0, uint64_t n_rows, uint64_t k0,
+                         uint64_t n_k, void *dst, tess_error *err);
+bool convert_is_merged(const convert_source *c, const weight *w);
 
 /* Number of SIGINT and SIGTERM so far; work ends with TESS_E_CANCELLED when it is not 0. */
 bool convert_interrupted(void);

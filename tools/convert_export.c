@@ -171,7 +171,7 @@ static tess_status write_rows(job *j, const item *x, uint32_t i, uint8_t *step, 
         uint64_t at = family_map_row(&x->t.from[i].map, r, &run);
         run = MIN(MIN(run, w->rows - r), most);
         if (convert_interrupted()) return ERR(err, TESS_E_CANCELLED, "interrupted; nothing was written");
-        TRY(family_read(j->c->s, w, x->dtype, r, run, 0, MAX(w->cols, 1), step, err));
+        TRY(convert_read(j->c, w, x->dtype, r, run, 0, MAX(w->cols, 1), step, err));
         TRY(os_out_pwrite(&j->out[j->n_out - 1], step, (size_t)(run * row_bytes),
                           j->data_off + x->off + at * row_bytes, err));
         __atomic_add_fetch(&j->done, run * row_bytes, __ATOMIC_RELAXED);
@@ -192,7 +192,7 @@ static tess_status write_columns(job *j, const item *x, uint32_t i, uint8_t *ste
         for (uint64_t k = 0; k < w->cols; k += SIDE) {
             uint64_t nk = MIN((uint64_t)SIDE, w->cols - k);
             if (convert_interrupted()) return ERR(err, TESS_E_CANCELLED, "interrupted; nothing was written");
-            TRY(family_read(j->c->s, w, x->dtype, r, run, k, nk, step, err));
+            TRY(convert_read(j->c, w, x->dtype, r, run, k, nk, step, err));
             for (uint64_t a = 0; a < run; a++)
                 for (uint64_t b = 0; b < nk; b++)
                     memcpy(turned + (b * run + a) * e, step + (a * nk + b) * e, e);

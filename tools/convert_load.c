@@ -312,6 +312,7 @@ tess_status convert_load(const convert_options *o, const mem *m, convert_source 
     tess_status st = kind == KIND_GGUF   ? load_gguf(c, o->src, b, err)
                      : kind == KIND_TESS ? load_tess(c, o->src, o->refresh, b, err)
                      : kind == KIND_HF_DIR ? load_hf_dir(c, o->src, b, err) : load_hf_file(c, o->src, b, err);
+    if (st == TESS_OK) st = convert_load_lora(o, c, err);
     if (st == TESS_OK) st = kvs_build(b, &c->kv, &c->kv_len, err);
     kvs_builder_close(b);
     return st;
@@ -320,6 +321,7 @@ tess_status convert_load(const convert_options *o, const mem *m, convert_source 
 void convert_unload(convert_source *c)
 {
     if (!c->m.alloc) return;
+    for (uint32_t i = 0; i < c->n_lora; i++) lora_close(c->lora[i]);
     if (c->plan.m) family_plan_close(&c->plan);
     for (uint32_t i = 0; i < c->n_blobs; i++) mem_free(&c->m, c->blob[i].data);
     mem_free(&c->m, c->kv);

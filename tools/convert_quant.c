@@ -52,7 +52,7 @@ static bool same_leaves(const quant_box *b)
 
 static bool groups_agree(const quant_box *b)
 {
-    if (b->w->map.transposed) return false;
+    if (b->w->map.transposed || convert_is_merged(b->c, b->w)) return false;
     if (b->from == b->dtype) return same_leaves(b);
     if (b->dtype == DT_Q8 ? b->from != SRC_Q8_0 : b->from != SRC_Q4_0 && b->from != SRC_Q4_1) return false;
     uint64_t at = b->k0;
@@ -133,7 +133,7 @@ static tess_status read_rows(const quant_box *b, int way, uint64_t row0, uint32_
 {
     if (way == WAY_MOVE) return move_rows(b, row0, n, rows, dst, err);
     float *exact = rows;
-    TRY(family_read(b->c->s, b->w, DT_F32, row0, n, b->k0, b->n_k, exact, err));
+    TRY(convert_read(b->c, b->w, DT_F32, row0, n, b->k0, b->n_k, exact, err));
     TRY(way == WAY_FIT ? fit_rows(b, row0, n, exact, dst, err)
                        : block_rows(b, row0, n, (uint8_t *)(exact + TILE_ROWS * b->n_k), dst, err));
     count_loss(b, exact, n, dst, loss);
@@ -146,7 +146,7 @@ tess_status convert_read_quant(const convert_source *c, const weight *w, uint32_
     quant_box b = {.c = c, .w = w, .dtype = dtype, .from = c->s->tensors[w->map.src].dtype, .k0 = k0, .n_k = n_k};
     size_t bytes;
     cut_leaves(&b);
-    int way = groups_agree(&b) ? WAY_MOVE : b.from == SRC_COMPUTED && !w->map.transposed ? WAY_BLOCKS : WAY_FIT;
+    int way = groups_agree(&b) ? WAY_MOVE : b.from == SRC_COMPUTED && !w->map.transposed && !convert_is_merged(c, w) ? WAY_BLOCKS : WAY_FIT;
     uint64_t row = MAX(b.n_groups * Q8_BLOCK, n_k * sizeof(float)) + b.n_groups * Q8_BLOCK;
     void *rows = size_mul3(row, TILE_ROWS, 1, &bytes) ? mem_alloc(&c->m, bytes) : NULL;
     if (!rows) return ERR(err, TESS_E_NOMEM, "no memory to quantize rows of %llu columns", (unsigned long long)n_k);

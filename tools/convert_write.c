@@ -38,7 +38,7 @@ static tess_status float_loss(job *j, const weight *w, uint32_t dtype, uint64_t 
     for (uint64_t r = 0; r < n_rows; r += nr)
         for (uint64_t k = 0; k < n_k; k += nk) {
             uint64_t rows = MIN(nr, n_rows - r), cols = MIN(nk, n_k - k);
-            TRY(family_read(j->c->s, w, DT_F32, row0 + r, rows, k0 + k, cols, exact, err));
+            TRY(convert_read(j->c, w, DT_F32, row0 + r, rows, k0 + k, cols, exact, err));
             dtype_to_f32(dtype, stored + (r * n_k + k) * dtype_get(dtype)->block_bytes, rounded, (size_t)(rows * cols));
             convert_loss_of(exact, rounded, (size_t)(rows * cols), &error, &all);
         }
@@ -57,7 +57,7 @@ static tess_status read_box(void *user, uint32_t t, uint64_t row0, uint64_t n_ro
     if (convert_interrupted()) return ERR(err, TESS_E_CANCELLED, "interrupted; nothing was written");
     if (dtype_is_quant(dtype)) TRY(convert_read_quant(j->c, w, dtype, row0, n_rows, k0, n_k, dst, &j->loss, err));
     else {
-        TRY(family_read(s, w, dtype, row0, n_rows, k0, n_k, dst, err));
+        TRY(convert_read(j->c, w, dtype, row0, n_rows, k0, n_k, dst, err));
         TRY(float_loss(j, w, dtype, row0, n_rows, k0, n_k, dst, err));
     }
     return source_file_unchanged(s, s->tensors[w->map.src].file, err);
@@ -165,7 +165,7 @@ static tess_status add_provenance(const convert_options *o, const convert_source
                                   tess_error *err)
 {
     static const char *const stores[] = {"auto", "raw", "zstd"};
-    json_t *root = json_object(), *files = json_array();
+    json_t *root = json_object(), *files = json_array(), *adapters = json_array();
     for (uint32_t i = 0; c->s && i < c->s->n_files; i++)
         json_array_append_new(files, json_pack("{s:s, s:I}", "file", base_name(c->s->paths[i]), "bytes",
                                                (json_int_t)c->s->files[i].size));
@@ -180,6 +180,9 @@ static tess_status add_provenance(const convert_options *o, const convert_source
                                   "tp", (json_int_t)o->tp, "store", stores[o->store], "split_max_size",
                                   (json_int_t)o->split_max));
     json_object_set_new(root, "sources", files);
+    for (uint32_t i = 0; i < o->n_lora; i++) json_array_append_new(adapters, json_string(base_name(o->lora[i])));
+    if (o->n_lora) json_object_set(root, "lora", adapters);
+    json_decref(adapters);
     json_t *origin = origin_of(c);
     if (origin) json_object_set_new(root, "origin", origin);
     char *text = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS);
