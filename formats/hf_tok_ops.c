@@ -135,6 +135,9 @@ static void read_normalizer(tj_reader *r, const json_t *o, const char *path, con
     }
     if (strcmp(type, "BertNormalizer") == 0) {
         read_bert_normalizer(r, o, path);
+    } else if (strcmp(type, "Precompiled") == 0) {
+        tj_read_charsmap(r, o, path);
+        OP(list, TOK_N_PRECOMPILED, 0, 0, 0);
     } else if (strcmp(type, "Prepend") == 0) {
         const char *t = need_str(r, o, path, "prepend", &n0);
         op(r, list, path, TOK_N_PREPEND, 0, 0, 0, t, n0, NULL, 0);

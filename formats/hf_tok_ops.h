@@ -19,6 +19,8 @@ int64_t tj_int(tj_reader *r, const json_t *o, const char *path, const char *key,
 const char *tj_str(tj_reader *r, const json_t *o, const char *path, const char *key, size_t *len);
 bool tj_fail(tj_reader *r, tess_status st, const char *fmt, ...) PRINTF_LIKE(3, 4); /* false */
 
+/* hf_charsmap.c: the table of a Precompiled normalizer into r->spec. */
+void tj_read_charsmap(tj_reader *r, const json_t *o, const char *path);
 /* Members "normalizer", "pre_tokenizer", "decoder", "post_processor" of root into r->spec. */
 void tj_read_ops(tj_reader *r, const json_t *root);
 #endif

@@ -117,6 +117,10 @@ tess_status tok_spec_put(const tok_spec *s, kvs_builder *b, tess_error *err)
     if (s->word_max) kvs_put_u64(b, TOK_K_WORD_MAX, s->word_max);
     put_ops(b, TOK_K_NORM, TOK_K_NORM_TEXT, &s->norm);
     put_ops(b, TOK_K_PRE, TOK_K_PRE_TEXT, &s->pre);
+    if (s->map_units) {
+        kvs_put_array(b, TOK_K_CHARSMAP, KV_U32S, s->map_units, s->n_map_units);
+        kvs_put_str(b, TOK_K_CHARSMAP_TEXT, s->map_text, s->map_text_len);
+    }
     if (s->has_dec) put_ops(b, TOK_K_DEC, TOK_K_DEC_TEXT, &s->dec);
     if (s->has_post) kvs_put_array(b, TOK_K_POST, KV_I32S, s->post, s->n_post);
     return TESS_OK;

@@ -33,6 +33,9 @@ typedef struct {
     spec_added *added;          /* in the arena of its maker, or mem */
     size_t n_added, added_cap;
     spec_ops norm, pre, dec;
+    uint32_t *map_units;        /* of TOK_N_PRECOMPILED, with its texts; NULL = none */
+    size_t n_map_units, map_text_len;
+    const char *map_text;
     bool has_dec;
     int32_t post[SPEC_POST_MAX];
     uint32_t n_post;

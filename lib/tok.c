@@ -94,6 +94,7 @@ tess_status tok_open(const kvs *k, const mem *m, tok **out, tess_error *err)
     t->has_dec = kvs_find(k, TOK_K_DEC) != NULL;
     tess_status st;
     if ((st = ops_open(t, k, TOK_K_NORM, TOK_K_NORM_TEXT, &t->norm, err)) < 0) goto fail;
+    if ((st = charsmap_open(t, k, err)) < 0) goto fail;
     if ((st = ops_open(t, k, TOK_K_PRE, TOK_K_PRE_TEXT, &t->pre, err)) < 0) goto fail;
     if ((st = ops_open(t, k, TOK_K_DEC, TOK_K_DEC_TEXT, &t->dec, err)) < 0) goto fail;
     if ((st = open_classes(t, err)) < 0) goto fail;

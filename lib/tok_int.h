@@ -4,7 +4,8 @@
  *   tok.c          open, close, look-ups; encode from sections to post-processor
  *   tok_vocab.c    hash tables over the key-values: text -> id, (left, right) -> merge
  *   tok_added.c    finds added tokens in a text
- *   tok_norm.c     normalizers            tok_pre.c   pre-tokenizers    tok_scan.c  known split patterns, by hand
+ *   tok_norm.c     normalizers            tok_charsmap.c  the table of one of them
+ *   tok_pre.c      pre-tokenizers         tok_scan.c  known split patterns, by hand
  *   tok_model.c    words to ids: cache, characters to symbols, Unigram, WordPiece
  *   tok_bpe.c      the merging of symbols
  *   tok_decode.c   decoders as a chain    tok_stream.c  streaming, stop strings
@@ -84,6 +85,7 @@ typedef struct added_token {
 enum { MODEL_BPE = 1, MODEL_UNIGRAM, MODEL_WORDPIECE };
 
 typedef struct unigram unigram;
+typedef struct { const uint32_t *unit; uint64_t n_units; const char *text; size_t len; } charsmap; /* tok_charsmap.c */
 
 struct tok {
     mem m;
@@ -113,6 +115,7 @@ struct tok {
     added_set by_text;           /* all of them */
     added_set raw, normalized;   /* the two passes of encoding */
     tok_ops norm, pre, dec;
+    charsmap map;                /* of the Precompiled normalizer */
     bool has_dec;
     const int32_t *post;
     uint64_t n_post;
@@ -184,6 +187,11 @@ static inline tess_status tok_run_nomem(tok_run *r)
 
 /* tok_norm.c: r->norm through the list of normalizers. */
 tess_status norm_run(tok_run *r);
+bool norm_put(norm_text *o, const char *s, size_t n, uint8_t attr);
+bool norm_copy(norm_text *o, const norm_text *in, size_t from, size_t to);
+/* tok_charsmap.c */
+tess_status charsmap_open(tok *t, const kvs *k, tess_error *err); /* after the normalizers */
+bool charsmap_run(const charsmap *m, norm_text *o, const norm_text *in);
 /* tok_pre.c: s[0, n) through the pre-tokenizers from `stage` on, and each piece through the model. The first z bytes come
  * from the very first character of the call's text. */
 tess_status pre_run(tok_run *r, uint32_t stage, const char *s, size_t n, size_t z);

@@ -19,7 +19,7 @@ static bool room(norm_text *o, size_t n)
     o->too_long = true;
     return false;
 }
-static bool put(norm_text *o, const char *s, size_t n, uint8_t attr)
+bool norm_put(norm_text *o, const char *s, size_t n, uint8_t attr)
 {
     char a[16];
     memset(a, attr, sizeof a);
@@ -31,9 +31,9 @@ static bool put(norm_text *o, const char *s, size_t n, uint8_t attr)
 static bool put_char(norm_text *o, uint32_t cp, uint8_t attr)
 {
     char c[4];
-    return put(o, c, utf8_encode(cp, c), attr);
+    return norm_put(o, c, utf8_encode(cp, c), attr);
 }
-static bool copy(norm_text *o, const norm_text *in, size_t from, size_t to)
+bool norm_copy(norm_text *o, const norm_text *in, size_t from, size_t to)
 {
     return from == to || (room(o, to - from) && buf_put(&o->text, in->text.data + from, to - from) && buf_put(&o->attr, in->attr.data + from, to - from));
 }
@@ -80,6 +80,17 @@ static size_t decompose(const norm_text *in, size_t from, size_t to, utf8proc_op
     return n;
 }
 
+/* Characters that the first one of [from, to) alone becomes, when it is the text's first: they all stand where the text began. */
+static size_t origin_chars(const norm_text *in, size_t from, utf8proc_option_t opt, bool compose)
+{
+    int32_t cp[32];
+    if (!(in->attr.data[from] & ATTR_ORIGIN)) return 0;
+    size_t n = decompose(in, from, from + 1, opt, cp, ARRAY_LEN(cp));
+    if (n == SIZE_MAX || !compose) return n == SIZE_MAX ? 1 : n;
+    utf8proc_ssize_t k = utf8proc_normalize_utf32(cp, (utf8proc_ssize_t)n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    return k < 0 ? 1 : (size_t)k;
+}
+
 /* [from, to) of in, whose first character may be ASCII; the others are not. */
 static bool put_form(tok_run *r, norm_text *o, const norm_text *in, size_t from, size_t to, int form)
 {
@@ -94,7 +105,9 @@ static bool put_form(tok_run *r, norm_text *o, const norm_text *in, size_t from,
     sort_marks(cp, n, keys, tmp);
     uint8_t rest = 0;
     for (size_t i = from; i < to; i++) rest |= (uint8_t)in->attr.data[i];
-    if (form == TOK_N_NFC || form == TOK_N_NFKC) {
+    bool compose = form == TOK_N_NFC || form == TOK_N_NFKC;
+    size_t n_origin = origin_chars(in, from, opt, compose);
+    if (compose) {
         utf8proc_ssize_t k = utf8proc_normalize_utf32(cp, (utf8proc_ssize_t)n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
         if (k < 0) return false;
         n = (size_t)k;
@@ -102,8 +115,10 @@ static bool put_form(tok_run *r, norm_text *o, const norm_text *in, size_t from,
     uint8_t first = (uint8_t)in->attr.data[from];
     bool same = n && cp[0] < 0x80 && cp[0] == in->text.data[from];
     rest &= ATTR_PLAIN;
-    for (size_t i = 0; i < n; i++)
-        if (!put_char(o, (uint32_t)cp[i], i ? rest : same ? first : (uint8_t)(first | rest))) return false;
+    for (size_t i = 0; i < n; i++) {
+        uint8_t attr = i ? rest : same ? first : (uint8_t)(first | rest);
+        if (!put_char(o, (uint32_t)cp[i], i < n_origin ? attr | ATTR_ORIGIN : attr)) return false;
+    }
     return true;
 }
 
@@ -120,10 +135,10 @@ static bool run_form(tok_run *r, norm_text *o, const norm_text *in, int form)
         }
         size_t from = i > done ? i - 1 : i, to = i;
         while (to < n && (uint8_t)s[to] >= 0x80) to++;
-        if (!copy(o, in, done, from) || !put_form(r, o, in, from, to, form)) return false;
+        if (!norm_copy(o, in, done, from) || !put_form(r, o, in, from, to, form)) return false;
         done = i = to;
     }
-    return copy(o, in, done, n);
+    return norm_copy(o, in, done, n);
 }
 
 /* ---- character by character ---- */
@@ -154,9 +169,9 @@ static bool map_char(norm_text *o, int map, const char *s, uint32_t len, uint32_
         for (uint32_t i = 0, n = uni_lower(cp, low); i < n; i++)
             if (!put_char(o, low[i], attr)) return false;
         return true;
-    case MAP_DROP_MARKS: return uni_is_mark(cp) || put(o, s, len, attr);
-    case MAP_DROP_NONSPACING: return uni_is_mark_nonspacing(cp) || put(o, s, len, attr);
-    case MAP_NMT: return nmt_drops(cp) || (nmt_blanks(cp) ? put_char(o, ' ', attr) : put(o, s, len, attr));
+    case MAP_DROP_MARKS: return uni_is_mark(cp) || norm_put(o, s, len, attr);
+    case MAP_DROP_NONSPACING: return uni_is_mark_nonspacing(cp) || norm_put(o, s, len, attr);
+    case MAP_NMT: return nmt_drops(cp) || (nmt_blanks(cp) ? put_char(o, ' ', attr) : norm_put(o, s, len, attr));
     case MAP_BYTES:
         for (uint32_t i = 0; i < len; i++)
             if (!put_char(o, uni_byte_char((uint8_t)s[i]), attr)) return false;
@@ -164,11 +179,11 @@ static bool map_char(norm_text *o, int map, const char *s, uint32_t len, uint32_
     case MAP_CLEAN: {
         bool space = uni_is_space(cp);
         bool drop = cp == 0 || cp == 0xfffd || (uni_is_other(cp) && cp != '\t' && cp != '\n' && cp != '\r');
-        return drop || (space ? put_char(o, ' ', attr) : put(o, s, len, attr));
+        return drop || (space ? put_char(o, ' ', attr) : norm_put(o, s, len, attr));
     }
     default: /* MAP_CHINESE */
-        if (!is_chinese(cp)) return put(o, s, len, attr);
-        return put_char(o, ' ', attr) && put(o, s, len, attr) && put_char(o, ' ', attr);
+        if (!is_chinese(cp)) return norm_put(o, s, len, attr);
+        return put_char(o, ' ', attr) && norm_put(o, s, len, attr) && put_char(o, ' ', attr);
     }
 }
 
@@ -195,7 +210,7 @@ static bool run_strip(norm_text *o, const norm_text *in, bool left, bool right)
         if (!uni_is_space(cp)) break;
         b = c;
     }
-    return copy(o, in, a, b);
+    return norm_copy(o, in, a, b);
 }
 
 /* A step failed: the text became too long, or memory ran out. */
@@ -215,10 +230,10 @@ static tess_status run_replace(tok_run *r, norm_text *o, const norm_text *in, co
         TRY(pattern_next(&it, &found, &b, &e, r->err));
         if (!found) break;
         uint8_t attr = (uint8_t)(e > 0 ? in->attr.data[e - 1] : in->attr.data[0]);
-        if (!copy(o, in, done, b) || !put(o, op->text[1], op->len[1], attr)) return failed(r);
+        if (!norm_copy(o, in, done, b) || !norm_put(o, op->text[1], op->len[1], attr)) return failed(r);
         done = e;
     }
-    return copy(o, in, done, in->text.len) ? TESS_OK : failed(r);
+    return norm_copy(o, in, done, in->text.len) ? TESS_OK : failed(r);
 }
 
 static void swap(tok_run *r)
@@ -240,8 +255,9 @@ static tess_status run_op(tok_run *r, const tok_op *op)
     case TOK_N_STRIP_ACCENTS: ok = run_map(o, in, MAP_DROP_MARKS); break;
     case TOK_N_NMT: ok = run_map(o, in, MAP_NMT); break;
     case TOK_N_BYTE_LEVEL: ok = run_map(o, in, MAP_BYTES); break;
+    case TOK_N_PRECOMPILED: ok = charsmap_run(&r->t->map, o, in); break;
     case TOK_N_STRIP: ok = run_strip(o, in, op->a, op->b); break;
-    case TOK_N_PREPEND: ok = put(o, op->text[0], op->len[0], (uint8_t)in->attr.data[0]) && copy(o, in, 0, in->text.len); break;
+    case TOK_N_PREPEND: ok = norm_put(o, op->text[0], op->len[0], (uint8_t)in->attr.data[0]) && norm_copy(o, in, 0, in->text.len); break;
     case TOK_N_REPLACE: TRY(run_replace(r, o, in, op)); break;
     default: return ERR(r->err, TESS_E_UNSUPPORTED, "normalizer %u is not known to this version", op->code);
     }

@@ -453,6 +453,14 @@ static void faulty_files(void **state)
            "\"Regex\":\"(\"},\"content\":\"\"}}",
            "normalizer.pattern");
     refuse("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},\"version\":\"2.0\"}", "version");
+    static const char *const maps[] = {"", "AAAA", "A", "AA=A", "====", "BAAAAA==", "CAAAAAAAAAA=", "AQAAAAA=", "AAAAAP8A", "BAAA!AAAAAA="};
+    for (size_t i = 0; i < ARRAY_LEN(maps); i++) { /* too short, not base64, a trie that is longer than the rest, texts not UTF-8 */
+        char text[256];
+        snprintf(text, sizeof text, "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},\"normalizer\":{\"type\":\"Precompiled\","
+                 "\"precompiled_charsmap\":\"%s\"}}", maps[i]);
+        refuse(text, "normalizer.precompiled_charsmap");
+    }
+    refuse("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},\"normalizer\":{\"type\":\"Precompiled\"}}", "missing");
 }
 
 /* Every byte of the key-values set to other values: an error or a tokenizer, never a fault. */

@@ -35,6 +35,8 @@
 #define TOK_K_ADDED_FLAGS "tok.added_flags"     /* U8S */
 #define TOK_K_NORM "tok.normalizer"             /* U32S and STRS */
 #define TOK_K_NORM_TEXT "tok.normalizer_text"
+#define TOK_K_CHARSMAP "tok.charsmap"           /* U32S: the trie of TOK_N_PRECOMPILED, see lib/tok_charsmap.c */
+#define TOK_K_CHARSMAP_TEXT "tok.charsmap_text" /* STR: its replacements, each ended by a zero byte */
 #define TOK_K_PRE "tok.pre_tokenizer"
 #define TOK_K_PRE_TEXT "tok.pre_tokenizer_text"
 #define TOK_K_DEC "tok.decoder"
@@ -66,7 +68,8 @@ enum {
     TOK_N_STRIP = 9,   /* a: left, b: right */
     TOK_N_NMT = 10,
     TOK_N_BYTE_LEVEL = 11,
-    TOK_N_BERT = 12    /* a: TOK_BERT_* */
+    TOK_N_BERT = 12,   /* a: TOK_BERT_* */
+    TOK_N_PRECOMPILED = 13 /* by TOK_K_CHARSMAP */
 };
 enum { TOK_BERT_CLEAN = 1, TOK_BERT_CHINESE = 2, TOK_BERT_ACCENTS = 4, TOK_BERT_LOWER = 8 };
 
