@@ -48,7 +48,7 @@ CUEMU_SDK := $(firstword $(wildcard $(CUDA_HOME)/include/cuda_fp16.h) tests/cuem
 CUEMU_CPU := $(if $(shell grep -m1 -w fma /proc/cpuinfo 2>/dev/null | grep -w avx2 | grep -w f16c),-mavx2 -mfma -mf16c)
 CUEMU_INC  = -D_GNU_SOURCE -DTESS_CUEMU -Itests/cuemu -Itests -Ikernels -Ikernels/cuda -Ilib -Ilib/base -isystem $(dir $(CUEMU_SDK)) -MMD -MP
 CUEMU_CXX  = -x c++ -std=gnu++17 -g $(CUEMU_CPU) -ffp-contract=off -fno-strict-aliasing -fstack-clash-protection -pthread \
-             -Wall -Wextra -Wshadow -Wconversion -Wframe-larger-than=32768 $(WERROR)
+             -Wall -Wextra -Wshadow -Wconversion -Wno-unknown-pragmas -Wframe-larger-than=32768 $(WERROR)
 CUEMU_FAST = -O2
 CUEMU_RT  := $(wildcard tests/cuemu/*.cc)
 CUEMU_RT  := $(filter-out tests/cuemu/t_%,$(CUEMU_RT))

@@ -26,6 +26,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuemu.h"
@@ -130,6 +131,7 @@ struct emu_launch {
     dim3 grid, block;
     size_t smem;
     bool cooperative, killed;
+    cudaError_t code;             /* why it was killed */
     int device;
     uint64_t n_blocks, next, n_done, start; /* start: not before this time */
     std::vector<uint32_t> window; /* blocks that may come next */
@@ -217,6 +219,7 @@ struct emu_state_all {
     emu_thread *cur;
     void *main_sp;
     int view;                      /* whose accesses are open: a device, -1 the host */
+    std::vector<std::pair<const void *, size_t>> smem_allowed; /* dynamic shared memory of kernels that asked */
     unsigned reports;
     std::string first_report;
 };

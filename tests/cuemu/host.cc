@@ -521,15 +521,22 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 } /* extern "C" */
 
 /* ---- launches ---- */
-static std::vector<std::pair<const void *, size_t>> smem_allowed;
+extern "C" cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *fn)
+{
+    ENTER();
+    if (!fn) return give(cudaErrorInvalidDeviceFunction);
+    memset(a, 0, sizeof *a);
+    a->maxThreadsPerBlock = EMU_MAX_THREADS;
+    return cudaSuccess;
+}
 
 cudaError_t cuemu_func_smem(const void *fn, int bytes)
 {
     ENTER();
     if (bytes < 0 || bytes > EMU_MAX_SHARED) return give(cudaErrorInvalidValue);
-    for (auto &i : smem_allowed)
+    for (auto &i : emu.smem_allowed)
         if (i.first == fn) return i.second = (size_t)bytes, cudaSuccess;
-    smem_allowed.push_back({fn, (size_t)bytes});
+    emu.smem_allowed.push_back({fn, (size_t)bytes});
     return cudaSuccess;
 }
 
@@ -546,7 +553,7 @@ static cudaError_t launch_legal(const cuemu_kernel *k, dim3 g, dim3 b, size_t sm
 {
     const uint64_t threads = (uint64_t)b.x * b.y * b.z, blocks = (uint64_t)g.x * g.y * g.z;
     size_t allowed = EMU_STATIC_SHARED;
-    for (const auto &i : smem_allowed)
+    for (const auto &i : emu.smem_allowed)
         if (i.first == k->fn && i.second > allowed) allowed = i.second;
     if (!stream) {
         emu_report("launch of %s at %s in the default stream", k->name, k->site);

@@ -59,6 +59,7 @@ static void state_clear(uint64_t seed)
     emu.events = emu.idle = emu.waited = emu.switches = emu.n_allocs = emu.n_launches = 0;
     emu.jump = 1000;
     emu.reports = 0;
+    emu.smem_allowed.clear();
     emu.first_report.clear();
     for (emu_device &d : emu.device) d = emu_device();
     emu.view = -1;
@@ -160,7 +161,7 @@ void emu_fail(cudaError_t code, const char *fmt, ...)
     const std::string text = format(fmt, ap) + " [" + emu_where(emu.cur) + "]";
     va_end(ap);
     report_add(text);
-    emu_fail_device(emu.cur->block->launch->device, code);
     emu.cur->block->launch->killed = true;
+    emu.cur->block->launch->code = code;
     emu_abandon();
 }

@@ -215,8 +215,8 @@ static void thread_end(emu_thread *t)
     if (!other) return;
     emu_report("divergence: the thread ended while thread (%u,%u,%u) waits for it at the %s of %s [%s]", other->tid.x, other->tid.y,
                other->tid.z, other->state == T_BARRIER ? "barrier" : "warp operation", other->site, emu_where(t).c_str());
-    emu_fail_device(b->launch->device, cudaErrorLaunchFailure);
     b->launch->killed = true;
+    b->launch->code = cudaErrorLaunchFailure;
 }
 
 /* False: the block is no more. */
@@ -224,10 +224,10 @@ static bool thread_run(emu_block *b, emu_thread *t)
 {
     emu.now++;
     emu_enter(t);
-    if (b->launch->killed) return emu_kill(b->launch, cudaErrorLaunchFailure), false;
+    if (b->launch->killed) return emu_kill(b->launch, b->launch->code), false;
     if (t->state != T_DONE) return true;
     thread_end(t);
-    if (b->launch->killed) return emu_kill(b->launch, cudaErrorLaunchFailure), false;
+    if (b->launch->killed) return emu_kill(b->launch, b->launch->code), false;
     if (b->n_done < b->n) return true;
     block_end(b);
     return false;

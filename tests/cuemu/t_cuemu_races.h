@@ -1,0 +1,1 @@
+#define RACE_TESTS
