@@ -32,7 +32,7 @@ typedef struct {
     uint64_t deadline_ns;
 } comm_flags_args;
 
-#if defined(__CUDACC__) || defined(TESS_CUEMU)
+#ifdef __CUDACC__
 #define COMM_INLINE static inline __host__ __device__
 #else
 #define COMM_INLINE static inline
