@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <time.h>
 
 #include <cmocka.h>
 #include <jansson.h>
@@ -295,9 +296,9 @@ static double encode_run(const kit *x, const char *unit, size_t count, size_t *n
     assert_non_null(text);
     for (size_t i = 0; i < count; i++) memcpy(text + i * len, unit, len);
     tok_ids ids = {0};
-    uint64_t t0 = os_now_ns();
+    clock_t t0 = clock(); /* of the processor: other work on the machine does not count */
     assert_int_equal(tok_encode(x->t, text, len * count, 0, NULL, 0, &ids, NULL), TESS_OK);
-    double t = (double)(os_now_ns() - t0) * 1e-9;
+    double t = (double)(clock() - t0) / CLOCKS_PER_SEC;
     *n = ids.n;
     *first = ids.ids[0];
     *last = ids.ids[ids.n - 1];
