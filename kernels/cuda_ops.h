@@ -37,6 +37,9 @@ typedef struct {
 } op_cuda_table;
 
 const op_cuda_table *op_cuda_get(void); /* NULL: built without CUDA */
+/* Loads all kernels onto the selected device. Once for each device before a kernel waits for others: loading at the first launch
+ * may wait for the device, and so for that kernel. */
+int op_cuda_load(void);
 /* Floats of scratch in device memory that attn needs; see op_attn_scratch. */
 size_t op_cuda_attn_scratch(uint32_t n_tokens, uint32_t n_heads, uint32_t v_dim, uint32_t max_pos);
 

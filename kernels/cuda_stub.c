@@ -44,6 +44,7 @@ bool device_peer_possible(uint32_t device, uint32_t peer) { return UNUSED(device
 int device_peer_enable(uint32_t device, uint32_t peer) { return UNUSED(device), UNUSED(peer), NO_CUDA; }
 
 const op_cuda_table *op_cuda_get(void) { return NULL; }
+int op_cuda_load(void) { return NO_CUDA; }
 size_t op_cuda_attn_scratch(uint32_t n_tokens, uint32_t n_heads, uint32_t v_dim, uint32_t max_pos)
 {
     return UNUSED(n_tokens), UNUSED(n_heads), UNUSED(v_dim), UNUSED(max_pos), 0;

@@ -136,6 +136,7 @@ typedef struct {
     op_kv kv; op_batch b; const float *q; size_t qs; uint32_t n_heads, q_head0, group, kv_head0;
     float scale, softcap; uint32_t window; const float *sinks; const float *bias; size_t bias_stride; float *out; size_t os;
     float *scratch; size_t scratch_floats; void (*barrier)(void *user, uint32_t thread); void *barrier_user;
+    uint32_t max_pos; /* for devices: positions of the rows are less; 0: not known, chunks are not split */
 } op_attn_args;
 
 /* y = act(g) * u (gated, u not NULL) or act(g). silu(x) = x / (1 + exp(-x)); gelu, gelu_tanh, relu, relu2 as in ref.c.
