@@ -1,0 +1,258 @@
+/*
+ * attn.cu - attention over pages: chunks of 256 positions, merged in ascending order.
+ *
+ * A block is one row and up to ATTN_HEADS query heads of one kv head ("tile"). Of a chunk it computes scores (a thread is a head and a
+ * position), greatest score and sum (8 threads a head, one for each lane of ops.h), and values (a thread is a head and a dimension,
+ * which walks the positions). Many rows: a block walks all chunks of its row and merges as it goes. Few rows: a block is one
+ * chunk, leaves (m, l, o[v_dim]) in scratch, and a second kernel merges. Both do the same arithmetic in the same order.
+ *
+ * scratch: [row][head][slot][2 + v_dim], slot 0 being the chunk where the row's window begins.
+ */
+#include "cu_kv.cuh"
+
+enum { ATTN_HEADS = 8, ATTN_THREADS = 128, ATTN_MERGE_THREADS = 128, ATTN_SPLIT_MAX = 512 /* rows times heads whose chunks are split */ };
+
+typedef struct {
+    float p[ATTN_HEADS][ATTN_CHUNK]; /* by position % ATTN_CHUNK */
+    float lane[ATTN_HEADS][8];
+    float max[ATTN_HEADS], sum[ATTN_HEADS];   /* of the chunk; then what is merged of all so far */
+    float keep[ATTN_HEADS], take[ATTN_HEADS]; /* factors of what is merged and of the chunk */
+} attn_shared;
+
+/* What a block works on. */
+typedef struct {
+    uint8_t *const *pages;
+    size_t t;
+    uint32_t g, h0, n_h; /* kv head, query heads of the rank */
+    uint32_t lo, end;    /* positions that the row sees */
+} attn_tile;
+
+DEV attn_tile tile_of(const op_attn_args &a, uint32_t tiles)
+{
+    attn_tile x;
+    x.t = blockIdx.x;
+    x.g = blockIdx.y / tiles;
+    uint32_t pos = a.b.pos[x.t], part = blockIdx.y % tiles * ATTN_HEADS;
+    uint32_t first = (x.g + a.kv_head0) * a.group, last = first + a.group;
+    uint32_t h0 = first > a.q_head0 ? first - a.q_head0 : 0, h1 = last > a.q_head0 ? last - a.q_head0 : 0;
+    h1 = min(h1, a.n_heads);
+    x.h0 = h0 + part;
+    x.n_h = x.h0 < h1 ? min(h1 - x.h0, (uint32_t)ATTN_HEADS) : 0;
+    x.pages = a.b.tables[a.b.seq[x.t]];
+    x.end = pos + 1;
+    x.lo = a.window && pos >= a.window ? pos + 1 - a.window : 0;
+    return x;
+}
+
+/* Score of query head h and position j. */
+template <uint32_t DT> DEV float score(const op_attn_args &a, const attn_tile &x, uint32_t h, uint32_t j)
+{
+    const op_kv &pg = a.kv;
+    uint8_t *head = kv_head(pg, x.pages, j, x.g);
+    const float *q = a.q + x.t * a.qs + (size_t)h * pg.k_dim;
+    size_t at = kv_k_at<DT>(pg, j % pg.page_tokens);
+    float s = 0.0f;
+    for (uint32_t d = 0; d < pg.k_dim; d++) s = fmaf(widen(DT, head, at + kv_k_step<DT>(d)), q[d], s);
+    if (DT == DT_I8) s = s * f16_value(kv_scales(pg, head, false)[j % pg.page_tokens]);
+    s = soft_cap(s * a.scale, a.softcap);
+    if (a.bias) s = s + (a.bias[h * a.bias_stride + j] - a.bias[h * a.bias_stride + x.end - 1]);
+    return s;
+}
+
+/* Lane threadIdx.x % 8 of head threadIdx.x / 8 over positions [p0, p1): the greatest score, or the sum. */
+DEV void lanes_of(const attn_tile &x, uint32_t p0, uint32_t p1, bool sum, attn_shared &s)
+{
+    uint32_t h = threadIdx.x / 8, l = threadIdx.x % 8;
+    if (h >= x.n_h) return;
+    float v = sum ? 0.0f : -cu_infinity();
+    for (uint32_t j = p0 + (l + 8 - p0 % 8) % 8; j < p1; j += 8) {
+        float p = s.p[h][j % ATTN_CHUNK];
+        if (sum) v += p;
+        else v = p > v ? p : v;
+    }
+    s.lane[h][l] = v;
+}
+
+/* Leaves the chunk's probabilities (int8: times the scales of V) in s.p, its max and sum in s.max and s.sum of threads h. */
+template <uint32_t DT> DEV void softmax_chunk(const op_attn_args &a, const attn_tile &x, uint32_t p0, uint32_t p1, attn_shared &s, float *m, float *l)
+{
+    uint32_t n = p1 - p0, h = threadIdx.x;
+    for (uint32_t i = threadIdx.x; i < x.n_h * n; i += ATTN_THREADS)
+        s.p[i / n][(p0 + i % n) % ATTN_CHUNK] = score<DT>(a, x, x.h0 + i / n, p0 + i % n);
+    __syncthreads();
+    lanes_of(x, p0, p1, false, s);
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < x.n_h * n; i += ATTN_THREADS) {
+        const float *lane = s.lane[i / n];
+        float *p = &s.p[i / n][(p0 + i % n) % ATTN_CHUNK], top = lane[0];
+        for (uint32_t k = 1; k < 8; k++) top = lane[k] > top ? lane[k] : top;
+        *p = cu_exp(*p - top);
+    }
+    *m = -cu_infinity();
+    for (uint32_t k = 0; h < x.n_h && k < 8; k++) *m = s.lane[h][k] > *m ? s.lane[h][k] : *m;
+    __syncthreads();
+    lanes_of(x, p0, p1, true, s);
+    __syncthreads();
+    *l = h < x.n_h ? lanes8_total(s.lane[h]) : 0.0f;
+    for (uint32_t i = threadIdx.x; DT == DT_I8 && i < x.n_h * n; i += ATTN_THREADS) {
+        uint32_t j = p0 + i % n;
+        float *p = &s.p[i / n][j % ATTN_CHUNK];
+        *p = *p * f16_value(kv_scales(a.kv, kv_head(a.kv, x.pages, j, x.g), true)[j % a.kv.page_tokens]);
+    }
+}
+
+/* Dimension d of the chunk's weighted sum of V for the tile's head h. */
+template <uint32_t DT> DEV float value(const op_attn_args &a, const attn_tile &x, uint32_t p0, uint32_t p1, const float *p, uint32_t d)
+{
+    const op_kv &pg = a.kv;
+    float o = 0.0f;
+    for (uint32_t j = p0, page_end; j < p1; j = page_end) {
+        const uint8_t *v = kv_head(pg, x.pages, j, x.g) + pg.v_off;
+        page_end = min(p1, j / pg.page_tokens * pg.page_tokens + pg.page_tokens);
+        for (uint32_t i = j; i < page_end; i++)
+            o = fmaf(widen(DT, v, (size_t)(i % pg.page_tokens) * pg.v_dim + d), p[i % ATTN_CHUNK], o);
+    }
+    return o;
+}
+
+/* c and 1 / L of ops.h's last step. */
+DEV void finish(const op_attn_args &a, uint32_t h, float max, float *sum, float *c)
+{
+    *c = 1.0f;
+    if (!a.sinks) return;
+    float top = a.sinks[h] > max ? a.sinks[h] : max;
+    *c = cu_exp(max - top);
+    *sum = fmaf(*sum, *c, cu_exp(a.sinks[h] - top));
+}
+
+/* Merges the chunk (m, l) of thread h into s.max, s.sum; leaves the factors of O and o. */
+DEV void merge(attn_shared &s, bool first, float m, float l)
+{
+    uint32_t h = threadIdx.x;
+    float max = first || m > s.max[h] ? m : s.max[h];
+    s.keep[h] = first ? 0.0f : cu_exp(s.max[h] - max);
+    s.take[h] = first ? 1.0f : cu_exp(m - max);
+    s.sum[h] = first ? l : fmaf(s.sum[h], s.keep[h], l * s.take[h]);
+    s.max[h] = max;
+}
+
+template <uint32_t DT> static __global__ void attn_rows(op_attn_args a, uint32_t tiles)
+{
+    SHARED(attn_shared, shared, [1]);
+    attn_shared &s = shared[0];
+    attn_tile x = tile_of(a, tiles);
+    if (x.n_h == 0) return; /* the whole block */
+    float *out = a.out + x.t * a.os + (size_t)x.h0 * a.kv.v_dim, m, l;
+    uint32_t cells = x.n_h * a.kv.v_dim;
+    for (uint32_t p0 = x.lo, p1; p0 < x.end; p0 = p1) {
+        p1 = min(x.end, p0 / ATTN_CHUNK * ATTN_CHUNK + ATTN_CHUNK);
+        softmax_chunk<DT>(a, x, p0, p1, s, &m, &l);
+        if (threadIdx.x < x.n_h) merge(s, p0 == x.lo, m, l);
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < cells; i += ATTN_THREADS) { /* a cell of out belongs to one thread throughout */
+            uint32_t h = i / a.kv.v_dim;
+            float o = value<DT>(a, x, p0, p1, s.p[h], i % a.kv.v_dim);
+            out[i] = p0 == x.lo ? o : fmaf(out[i], s.keep[h], o * s.take[h]);
+        }
+        __syncthreads();
+    }
+    for (uint32_t i = threadIdx.x; i < cells; i += ATTN_THREADS) {
+        uint32_t h = i / a.kv.v_dim;
+        float sum = s.sum[h], c;
+        finish(a, x.h0 + h, s.max[h], &sum, &c);
+        out[i] = out[i] * c / sum;
+    }
+}
+
+/* Scratch of a row's head, slot by slot. */
+DEV float *slot_of(const op_attn_args &a, uint32_t slots, size_t t, uint32_t h, uint32_t slot)
+{
+    return a.scratch + ((t * a.n_heads + h) * slots + slot) * (2 + (size_t)a.kv.v_dim);
+}
+
+template <uint32_t DT> static __global__ void attn_chunks(op_attn_args a, uint32_t tiles)
+{
+    SHARED(attn_shared, shared, [1]);
+    attn_shared &s = shared[0];
+    attn_tile x = tile_of(a, tiles);
+    uint32_t slots = gridDim.z, base = (x.lo / ATTN_CHUNK + blockIdx.z) * ATTN_CHUNK;
+    if (x.n_h == 0 || base >= x.end) return; /* the whole block */
+    uint32_t p0 = max(base, x.lo), p1 = min(x.end, base + ATTN_CHUNK);
+    float m, l;
+    softmax_chunk<DT>(a, x, p0, p1, s, &m, &l);
+    __syncthreads();
+    if (threadIdx.x < x.n_h) {
+        float *to = slot_of(a, slots, x.t, x.h0 + threadIdx.x, blockIdx.z);
+        to[0] = m;
+        to[1] = l;
+    }
+    for (uint32_t i = threadIdx.x; i < x.n_h * a.kv.v_dim; i += ATTN_THREADS) {
+        uint32_t h = i / a.kv.v_dim, d = i % a.kv.v_dim;
+        slot_of(a, slots, x.t, x.h0 + h, blockIdx.z)[2 + d] = value<DT>(a, x, p0, p1, s.p[h], d);
+    }
+}
+
+/* A block is one head of one row; every thread merges the sums anew, and its own dimensions. */
+static __global__ void attn_merge(op_attn_args a, uint32_t slots)
+{
+    size_t t = blockIdx.x;
+    uint32_t h = blockIdx.y, pos = a.b.pos[t], lo = a.window && pos >= a.window ? pos + 1 - a.window : 0;
+    uint32_t n = pos / ATTN_CHUNK - lo / ATTN_CHUNK + 1;
+    for (uint32_t d = threadIdx.x; d < a.kv.v_dim; d += ATTN_MERGE_THREADS) {
+        const float *from = slot_of(a, slots, t, h, 0);
+        float max = from[0], sum = from[1], out = from[2 + d], c;
+        for (uint32_t i = 1; i < n; i++) {
+            from = slot_of(a, slots, t, h, i);
+            float top = from[0] > max ? from[0] : max, keep = cu_exp(max - top), take = cu_exp(from[0] - top);
+            sum = fmaf(sum, keep, from[1] * take);
+            out = fmaf(out, keep, from[2 + d] * take);
+            max = top;
+        }
+        finish(a, h, max, &sum, &c);
+        a.out[t * a.os + (size_t)h * a.kv.v_dim + d] = out * c / sum;
+    }
+}
+
+/* Chunks that a row can have. */
+static uint32_t attn_slots(uint32_t window, uint32_t max_pos)
+{
+    uint32_t all = cu_ceil(max_pos, ATTN_CHUNK), in_window = window / ATTN_CHUNK + 2;
+    return window && in_window < all ? in_window : all;
+}
+
+size_t op_cuda_attn_scratch(uint32_t n_tokens, uint32_t n_heads, uint32_t v_dim, uint32_t max_pos)
+{
+    uint64_t rows = n_heads ? ATTN_SPLIT_MAX / n_heads : 0, slots = attn_slots(0, max_pos);
+    if (rows > n_tokens) rows = n_tokens;
+    return slots > 1 ? (size_t)(rows * n_heads * slots * (2 + (uint64_t)v_dim)) : 0;
+}
+
+template <uint32_t DT> static int launch(const op_attn_args *a, cudaStream_t stream)
+{
+    uint32_t tiles = cu_ceil(a->group, ATTN_HEADS), slots = attn_slots(a->window, a->max_pos);
+    uint64_t cells = (uint64_t)a->b.n_tokens * a->n_heads, need = cells * slots * (2 + (uint64_t)a->kv.v_dim);
+    dim3 grid(a->b.n_tokens, a->kv.n_kv_heads * tiles, 1);
+    if (slots < 2 || slots > 65535 || cells > ATTN_SPLIT_MAX || need > a->scratch_floats)
+        return LAUNCH(attn_rows<DT>, grid, ATTN_THREADS, 0, stream, *a, tiles);
+    grid.z = slots;
+    int e = LAUNCH(attn_chunks<DT>, grid, ATTN_THREADS, 0, stream, *a, tiles);
+    if (e != cudaSuccess) return e;
+    return LAUNCH(attn_merge, dim3(a->b.n_tokens, a->n_heads), cu_threads(a->kv.v_dim, ATTN_MERGE_THREADS), 0, stream, *a, slots);
+}
+
+int cu_attn(const op_attn_args *a, void *stream)
+{
+    if (a->b.n_tokens == 0 || a->n_heads == 0) return cudaSuccess;
+    switch (a->kv.dtype) {
+    case DT_F32: return launch<DT_F32>(a, (cudaStream_t)stream);
+    case DT_F16: return launch<DT_F16>(a, (cudaStream_t)stream);
+    case DT_I8: return launch<DT_I8>(a, (cudaStream_t)stream);
+    default: return cudaErrorInvalidValue;
+    }
+}
+
+int cu_attn_load(void)
+{
+    return cu_load(attn_rows<DT_F32>, attn_rows<DT_F16>, attn_rows<DT_I8>,
+                   attn_chunks<DT_F32>, attn_chunks<DT_F16>, attn_chunks<DT_I8>, attn_merge);
+}

@@ -1,0 +1,196 @@
+/*
+ * t_cuda_attn.c - pages and attention on a CUDA device against ref: bytes of pages, bits of results.
+ *
+ * Pages hold 0xff, which is NaN in every type, before rows are written; each page is an allocation of its own. Pages that
+ * no row's window reaches are gone, and their entries in the tables are NULL.
+ */
+#include "cuda_kit.h"
+
+enum { MAX_SEQ = 3, MAX_PAGES = 80, MAX_ROWS = 320 };
+typedef struct {
+    op_kv kv;
+    size_t bytes; /* of a page */
+    uint32_t n_seq, len[MAX_SEQ];
+    uint8_t *host[MAX_SEQ][MAX_PAGES], *dev[MAX_SEQ][MAX_PAGES];
+    uint8_t *const *tables[MAX_SEQ]; /* of the host */
+    uint8_t *const *const *dev_tables;
+} world;
+
+static uint32_t pages_of(const world *w, uint32_t s) { return (w->len[s] + w->kv.page_tokens - 1) / w->kv.page_tokens; }
+
+static void world_open(world *w, uint32_t dtype, uint32_t page, uint32_t heads, uint32_t k_dim, uint32_t v_dim, uint32_t max_len)
+{
+    *w = (world){.kv = {.dtype = dtype, .page_tokens = page, .n_kv_heads = heads, .k_dim = k_dim, .v_dim = v_dim, .layer_off = 64 * (uint64_t)rnd(3)},
+                 .n_seq = between(1, MAX_SEQ)};
+    op_kv_layout(&w->kv);
+    w->bytes = w->kv.layer_off + heads * w->kv.head_bytes;
+    for (uint32_t s = 0; s < w->n_seq; s++) {
+        w->len[s] = between(1, max_len);
+        for (uint32_t i = 0; i < pages_of(w, s); i++) {
+            w->host[s][i] = must(malloc(w->bytes));
+            memset(w->host[s][i], 0xff, w->bytes);
+            w->dev[s][i] = dev_copy(w->host[s][i], w->bytes);
+        }
+        w->tables[s] = w->host[s];
+    }
+}
+/* After entries of dev changed. */
+static void world_tables(world *w)
+{
+    uint8_t *const *at[MAX_SEQ];
+    for (uint32_t s = 0; s < w->n_seq; s++) at[s] = dev_copy(w->dev[s], sizeof w->dev[s]);
+    w->dev_tables = dev_copy(at, sizeof at);
+}
+static void world_close(world *w)
+{
+    for (uint32_t s = 0; s < w->n_seq; s++)
+        for (uint32_t i = 0; i < MAX_PAGES; i++) free(w->host[s][i]);
+    dev_free_all();
+}
+
+/* All positions of all sequences, in one call; values that are hard for int8 among them when `hard`. */
+static void world_write(world *w, bool hard)
+{
+    const float odd[] = {0, -0.0f, 1e-40f, 1e-7f, 7.6e-6f, 65504.0f * 127, 65520, 3e38f, NAN, INFINITY, -INFINITY};
+    uint32_t n = 0, at = 0, heads = w->kv.n_kv_heads;
+    for (uint32_t s = 0; s < w->n_seq; s++) n += w->len[s];
+    uint32_t *pos = must(calloc(n, sizeof *pos)), *seq = must(calloc(n, sizeof *seq));
+    for (uint32_t s = 0; s < w->n_seq; s++)
+        for (uint32_t p = 0; p < w->len[s]; p++, at++) pos[at] = p, seq[at] = s;
+    size_t ks = (size_t)heads * w->kv.k_dim + rnd(3), vs = (size_t)heads * w->kv.v_dim + rnd(3);
+    float *k = reals(ks * n), *v = reals(vs * n);
+    for (uint32_t i = 0; hard && i < n / 2 + 1; i++) k[rnd((uint32_t)(ks * n))] = odd[rnd(ARRAY_LEN(odd))], v[rnd((uint32_t)(vs * n))] = odd[rnd(ARRAY_LEN(odd))];
+    for (size_t i = 0; hard && i < ks; i++) k[i] *= 1e-6f; /* a row whose scale is not a normal number of f16 */
+    op_kv_write_args a = {.kv = w->kv, .b = {n, pos, seq, w->tables}, .k = k, .v = v, .ks = ks, .vs = vs};
+    op_table_ref.kv_write(&a, 0, 1);
+    a.b = (op_batch){n, DEV_COPY(pos, n), DEV_COPY(seq, n), w->dev_tables};
+    a.k = DEV_COPY(k, ks * n), a.v = DEV_COPY(v, vs * n);
+    ON_DEVICE(kv_write, &a);
+    free(pos), free(seq), free(k), free(v);
+}
+
+static void check_pages(const world *w)
+{
+    uint8_t *got = must(malloc(w->bytes));
+    for (uint32_t s = 0; s < w->n_seq; s++)
+        for (uint32_t i = 0; i < pages_of(w, s); i++) {
+            dev_move(got, w->dev[s][i], w->bytes, false);
+            if (memcmp(got, w->host[s][i], w->bytes) != 0) fail_msg("page %u of sequence %u, type %u, differs", i, s, w->kv.dtype);
+        }
+    free(got);
+}
+
+static void kv_write_is_equal(void **state)
+{
+    (void)state;
+    NEED_DEVICE();
+    for (uint32_t i = 0; i < 45; i++) {
+        world w;
+        world_open(&w, i % 3 == 2 ? DT_I8 : i % 3 ? DT_F16 : DT_F32, 16u << rnd(3), between(1, 3), between(1, 70), between(1, 70), 100);
+        world_tables(&w);
+        world_write(&w, i % 2 != 0);
+        check_pages(&w);
+        world_close(&w);
+    }
+}
+
+/* Of each sequence its last few positions, in order. */
+static uint32_t last_rows(const world *w, uint32_t most, uint32_t *pos, uint32_t *seq)
+{
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < w->n_seq; s++) {
+        uint32_t k = between(MIN(most, w->len[s]) / 2 + 1, MIN(most, w->len[s]));
+        for (uint32_t i = 0; i < k && n < MAX_ROWS; i++, n++) pos[n] = w->len[s] - k + i, seq[n] = s;
+    }
+    return n;
+}
+/* Pages before every row's window are gone. */
+static void drop_pages(world *w, const op_attn_args *a)
+{
+    for (uint32_t s = 0; s < w->n_seq; s++) {
+        uint32_t lo = w->len[s];
+        for (uint32_t t = 0; t < a->b.n_tokens; t++)
+            if (a->b.seq[t] == s) lo = MIN(lo, a->window && a->b.pos[t] >= a->window ? a->b.pos[t] + 1 - a->window : 0);
+        for (uint32_t i = 0; (i + 1) * w->kv.page_tokens <= lo; i++) free(w->host[s][i]), w->host[s][i] = w->dev[s][i] = NULL;
+    }
+}
+
+/* On the device, with chunks split over blocks (when there is room for it) and without. */
+static void attn_on_device(op_attn_args a, float *want, const world *w, size_t n)
+{
+    uint32_t most = 0;
+    size_t cols = (size_t)a.n_heads * a.kv.v_dim;
+    for (uint32_t t = 0; t < a.b.n_tokens; t++) most = MAX(most, a.b.pos[t] + 1);
+    a.q = DEV_COPY(a.q, a.qs * a.b.n_tokens);
+    a.sinks = DEV_COPY(a.sinks, a.n_heads), a.bias = DEV_COPY(a.bias, a.n_heads * a.bias_stride);
+    a.b = (op_batch){a.b.n_tokens, DEV_COPY(a.b.pos, a.b.n_tokens), DEV_COPY(a.b.seq, a.b.n_tokens), w->dev_tables};
+    for (int split = 0; split < 2; split++) {
+        float *got = guarded(n), *scratch = NULL;
+        a.max_pos = split ? most + rnd(300) : rnd(2) * most;
+        a.scratch_floats = split ? op_cuda_attn_scratch(a.b.n_tokens, a.n_heads, a.kv.v_dim, a.max_pos) : 0;
+        float *host = guarded(a.scratch_floats), *back = guarded(a.scratch_floats);
+        scratch = dev_guarded(host, a.scratch_floats);
+        a.scratch = scratch;
+        a.out = dev_guarded(got, n);
+        ON_DEVICE(attn, &a);
+        dev_fetch(got, a.out, n);
+        check_equal(split ? "attn, split" : "attn", want, got, n, a.b.n_tokens, cols, a.os);
+        dev_fetch(back, scratch, a.scratch_floats);
+        check_equal("scratch", back, back, a.scratch_floats, 1, a.scratch_floats, MAX(a.scratch_floats, (size_t)1));
+        release(got), release(host), release(back);
+    }
+}
+
+enum { MLA = 1, HARD = 2 };
+static void attn_case(uint32_t dtype, uint32_t page, uint32_t k_dim, uint32_t v_dim, uint32_t max_len, uint32_t most_rows, uint32_t what)
+{
+    world w;
+    uint32_t kv_heads = what & MLA ? 1 : between(1, 3), group = what & MLA ? 19 : between(1, 10), pos[MAX_ROWS], seq[MAX_ROWS], skip = rnd(group);
+    world_open(&w, dtype, page, kv_heads, k_dim, v_dim, max_len);
+    world_tables(&w);
+    world_write(&w, what & HARD);
+    op_attn_args a = {.kv = w.kv, .b = {last_rows(&w, most_rows, pos, seq), pos, seq, w.tables}, .group = group, .kv_head0 = rnd(3),
+                      .scale = 1.0f / sqrtf((float)k_dim)};
+    a.q_head0 = a.kv_head0 * group + skip; /* a rank may begin and end within a group */
+    a.n_heads = kv_heads * group - skip - rnd(group - (kv_heads == 1 ? skip : 0));
+    a.softcap = rnd(3) ? 0.0f : 2.5f;
+    const uint32_t windows[] = {0, 0, 1, 7, 16, 31, 32, 33, 255, 256, 257, between(1, max_len)};
+    a.window = windows[rnd(ARRAY_LEN(windows))];
+    drop_pages(&w, &a);
+    world_tables(&w);
+    a.bias_stride = (max_len + 255) / 256 * 256;
+    a.qs = (size_t)a.n_heads * k_dim + rnd(4), a.os = (size_t)a.n_heads * v_dim + rnd(4);
+    size_t n = a.os * a.b.n_tokens;
+    float *q = reals(a.qs * a.b.n_tokens), *sinks = reals(a.n_heads), *bias = reals(a.n_heads * a.bias_stride), *want = guarded(n);
+    if (what & HARD) q[rnd((uint32_t)(a.qs * a.b.n_tokens))] = rnd(2) ? NAN : 3e38f;
+    a.q = q, a.out = want, a.sinks = rnd(3) ? NULL : sinks, a.bias = rnd(3) ? NULL : bias;
+    op_table_ref.attn(&a, 0, 1);
+    attn_on_device(a, want, &w, n);
+    release(want);
+    free(q), free(sinks), free(bias);
+    world_close(&w);
+}
+
+static void attn_is_equal(void **state)
+{
+    (void)state;
+    const uint32_t dims[] = {16, 24, 32, 64, 80, 96, 112, 128, 256}, types[] = {DT_F32, DT_F16, DT_I8};
+    NEED_DEVICE();
+    for (uint32_t i = 0; i < ARRAY_LEN(dims) * 3; i++) {
+        uint32_t dim = dims[i / 3], type = types[i % 3];
+        attn_case(type, 16u << i % 3, dim, dim, 40, 5, 0);
+        attn_case(type, 16u << rnd(3), dim - rnd(4), between(1, 100), 90, 30, 0);
+        attn_case(type, 16u << rnd(3), dim, dim, 1000, 3, 0);
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        attn_case(types[i], 32, 40, 32, 600, 4, MLA);
+        attn_case(types[i], 16, 16, 16, 300, 100, 0); /* 300 rows */
+        for (uint32_t k = 0; k < 4; k++) attn_case(types[i], 16, between(1, 40), between(1, 40), 600, 6, HARD);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kv_write_is_equal), cmocka_unit_test(attn_is_equal)};
+    RUN_CUDA_TESTS(tests);
+}
