@@ -115,7 +115,8 @@ typedef struct { uint32_t n_tokens; const uint32_t *pos; const uint32_t *seq; ui
 
 /* Writes K [t][n_kv_heads][k_dim] and V into the pages of each row's position, rounded to nearest even for f16. int8, for each
  * row of K and of V: amax = the greatest |x|; not finite: scale = NaN, all q = 0. Else scale = amax / 127, rounded to f16 and
- * at most 65504; q = x * (1 / scale), at least -127, at most 127, rounded to nearest even; scale 0: all q = 0. */
+ * at most 65504; q = x * (1 / scale), at least -127, at most 127, rounded to nearest even; scale 0: all q = 0. k or v NULL: it is not
+ * written. */
 typedef struct { op_kv kv; op_batch b; const float *k, *v; size_t ks, vs; } op_kv_write_args;
 
 /* out[t][h][v_dim] = softmax(scale * q.k) v over the positions lo(t)..pos[t], lo = window ? max(0, pos + 1 - window) : 0.

@@ -76,7 +76,9 @@ static void run_linear(const exec *x, rank_state *k, const prog_instr *c, uint32
     if (c->in[1] != NO_SLOT) a.xq = (const op_group *)(const void *)slot_at(x, k, c->in[1], &stride), a.xqs = x->n_rows;
     a.y = slot_at(x, k, c->out, &a.ys);
     a.yl = a.ys * plan_of(x, k)->rows;
-    if (l->w.n_rows && l->w.n_leaves) RUN(linear, a);
+    shard_range rows = columns_of(x, k, c, l->w.n_rows);
+    a.row_lo = rows.lo, a.row_hi = rows.hi;
+    if (l->w.n_leaves && rows.lo < rows.hi) RUN(linear, a);
 }
 
 static void run_quant(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
@@ -89,6 +91,13 @@ static void run_quant(const exec *x, rank_state *k, const prog_instr *c, uint32_
     op_quant_args a = {.n_tokens = x->n_rows, .n_leaves = w->n_leaves, .leaf_k = leaf};
     a.x = slot_at(x, k, c->in[0], &a.xs);
     a.y = (op_group *)(void *)slot_at(x, k, c->out, &stride);
+    if (k->few && c->how == HOW_OWN) { /* groups of 32 columns: leaves end between groups, but for the last one */
+        shard_range own = columns_of(x, k, c, 0);
+        a.n_leaves = 1;
+        leaf[0] = own.hi - own.lo;
+        a.x += own.lo;
+        a.y += (size_t)(own.lo / GROUP_K) * a.n_tokens;
+    }
     RUN(quant, a);
 }
 
@@ -109,6 +118,12 @@ static void run_norm(const exec *x, rank_state *k, const prog_instr *c, uint32_t
     }
     a.x = slot_at(x, k, c->in[0], &a.xs);
     a.y = slot_at(x, k, c->out, &a.ys);
+    shard_range own = columns_of(x, k, c, a.groups * a.n);
+    a.groups = (own.hi - own.lo) / a.n; /* whole heads */
+    a.x += own.lo;
+    a.y += own.lo;
+    a.w += own.lo / a.n * a.gs;
+    if (a.b) a.b += own.lo / a.n * a.gs;
     if (a.groups) RUN(norm, a);
 }
 
@@ -162,7 +177,9 @@ static void run_clamp(const exec *x, rank_state *k, const prog_instr *c, uint32_
     const uint8_t width = x->prog->slots[c->out].width;
     op_clamp_args a = {.n_tokens = x->n_rows, .limit = (float)m->qkv_clip,
                        .n = n_heads_of(x, k, width != W_Q) * (width == W_V ? m->v_head_dim : m->head_dim)};
-    a.x = slot_at(x, k, c->out, &a.xs);
+    shard_range own = columns_of(x, k, c, a.n);
+    a.x = slot_at(x, k, c->out, &a.xs) + own.lo;
+    a.n = own.hi - own.lo;
     if (a.n) RUN(clamp, a);
 }
 
@@ -171,7 +188,9 @@ static void run_rope(const exec *x, rank_state *k, const prog_instr *c, uint32_t
     const arch *m = &x->model->a;
     op_rope_args a = {.kind = m->rope_kind, .dims = m->rope_dims, .n_tokens = x->n_rows, .head_dim = m->head_dim, .pos = k->pos,
                       .n_heads = n_heads_of(x, k, c->weight == WT_NORM_K)};
-    a.x = slot_at(x, k, c->out, &a.xs);
+    shard_range own = columns_of(x, k, c, a.n_heads * m->head_dim);
+    a.x = slot_at(x, k, c->out, &a.xs) + own.lo;
+    a.n_heads = (own.hi - own.lo) / m->head_dim;
     if (m->kv_lora) a.x += c->weight == WT_NORM_K ? m->kv_lora : m->head_dim - m->rope_dims; /* the rotated part is last */
     if (a.n_heads == 0) return;
     const exec_batch *b = x->batch; /* runs of rows that take the same table */
@@ -196,13 +215,27 @@ static op_kv kv_of(const exec *x, const rank_state *k, uint32_t layer, op_batch 
     return v;
 }
 
+/* Heads of K, or of V, in the columns of a thread. */
+static void write_own(const exec *x, rank_state *k, op_kv_write_args a, bool is_k, shard_range own)
+{
+    const uint32_t t = 0, n = 1, dim = is_k ? a.kv.k_dim : a.kv.v_dim, head = own.lo / dim;
+    a.kv.n_kv_heads = (own.hi - own.lo) / dim;
+    a.kv.layer_off += head * a.kv.head_bytes;
+    a.k = is_k ? a.k + own.lo : NULL;
+    a.v = is_k ? NULL : a.v + own.lo;
+    if (a.kv.n_kv_heads) RUN(kv_write, a);
+}
+
 static void run_kv_write(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     op_kv_write_args a = {0};
     a.kv = kv_of(x, k, c->layer, &a.b);
     a.k = slot_at(x, k, c->in[0], &a.ks);
     a.v = slot_at(x, k, c->in[1], &a.vs);
-    if (a.kv.n_kv_heads) RUN(kv_write, a);
+    if (k->few && c->how == HOW_OWN) {
+        write_own(x, k, a, true, k->own[W_K]);
+        write_own(x, k, a, false, k->own[W_V]);
+    } else if (a.kv.n_kv_heads) RUN(kv_write, a);
 }
 
 /* The rotated part of a head on a device: a sum of one term is a copy. */
@@ -239,7 +272,7 @@ static void run_attn(const exec *x, rank_state *k, const prog_instr *c, uint32_t
     const shard_rank *s = &x->model->shards.rank[k->rank];
     op_attn_args a = {.n_heads = s->q_head.hi - s->q_head.lo, .q_head0 = s->q_head.lo, .kv_head0 = s->kv_head.lo, .group = m->n_heads / m->n_kv_heads,
                       .scale = (float)(m->attn_scale / (m->attn_scale_by_layer ? c->layer + 1.0 : 1.0)), .softcap = (float)m->attn_softcap, .window = m->attn[m->layer_attn[c->layer]].window,
-                      .scratch = k->scratch, .scratch_floats = k->scratch_floats, .barrier = k->stream ? NULL : gate_wait, .barrier_user = &k->gate};
+                      .scratch = k->scratch, .scratch_floats = k->scratch_floats, .barrier = k->stream ? NULL : gate_wait, .barrier_user = k->gate};
     const float *sinks = x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank].sinks;
     if (sinks) a.sinks = sinks + s->q_head.lo;
     if (k->alibi) a.bias = k->alibi + (size_t)s->q_head.lo * x->alibi_rows, a.bias_stride = x->alibi_rows;
@@ -252,12 +285,12 @@ static void run_attn(const exec *x, rank_state *k, const prog_instr *c, uint32_t
 static void run_act(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     const shard_rank *s = &x->model->shards.rank[k->rank];
-    shard_range own = x->prog->slots[c->out].width == W_SHARED ? s->shared : s->ffn;
+    shard_range all = x->prog->slots[c->out].width == W_SHARED ? s->shared : s->ffn, own = columns_of(x, k, c, all.hi - all.lo);
     const arch *m = &x->model->a;
     op_act_args a = {.act = m->act, .alpha = (float)m->act_alpha, .limit = (float)m->act_limit, .n_tokens = x->n_rows, .n = own.hi - own.lo};
-    a.g = slot_at(x, k, c->in[0], &a.gs);
-    if (c->in[1] != NO_SLOT) a.u = slot_at(x, k, c->in[1], &a.us);
-    a.y = slot_at(x, k, c->out, &a.ys);
+    a.g = slot_at(x, k, c->in[0], &a.gs) + own.lo;
+    if (c->in[1] != NO_SLOT) a.u = slot_at(x, k, c->in[1], &a.us) + own.lo;
+    a.y = slot_at(x, k, c->out, &a.ys) + own.lo;
     if (a.n) RUN(act, a);
 }
 
@@ -297,7 +330,13 @@ static void run_reduce(const exec *x, rank_state *k, const prog_instr *c, uint32
     if (c->scaled) a.scale = (float)x->model->a.residual_scale;
     if (c->in[1] != NO_SLOT) a.residual = slot_at(x, k, c->in[1], &a.rs);
     a.y = slot_at(x, k, c->out, &a.ys);
-    RUN(reduce, a);
+    shard_range own = columns_of(x, k, c, a.n);
+    for (uint32_t l = 0; l < a.n_leaves; l++) parts[l] += own.lo;
+    if (a.bias) a.bias += own.lo;
+    if (a.residual) a.residual += own.lo;
+    a.y += own.lo;
+    a.n = own.hi - own.lo;
+    if (a.n) RUN(reduce, a);
 }
 
 static void run_embed(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
@@ -350,26 +389,44 @@ void exec_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, u
     }
 }
 
+/* All threads see the same answer: thread 0 leaves it before a common barrier. */
+static bool stop_here(exec *x, uint32_t thread, uint32_t turn)
+{
+    if (thread == 0) x->stop[turn] = x->cancel && __atomic_load_n(x->cancel, __ATOMIC_RELAXED);
+    pool_barrier(x->threads, thread);
+    if (x->stop[turn] && thread == 0) x->stopped = true;
+    return x->stop[turn];
+}
+
+/* The rank as one of its threads sees it when the rows are few. */
+static rank_state few_view(const exec *x, const rank_state *k, uint32_t t)
+{
+    rank_state v = *k;
+    v.few = true;
+    v.each += t * v.each_floats;
+    fuse_columns(&x->model->a, &x->model->shards.rank[k->rank], t, k->n_threads, v.own);
+    return v;
+}
+
 static void run_program(void *arg, uint32_t thread, uint32_t n_threads)
 {
     exec *x = arg;
     UNUSED(n_threads);
-    rank_state *k = x->rank;
+    rank_state *k = x->rank, view;
     while (thread >= k->first_thread + k->n_threads) k++;
     uint32_t t = thread - k->first_thread, turn = 0;
+    bool few = x->prog->fused && x->n_rows <= FEW_ROWS;
+    if (few) view = few_view(x, k, t), k = &view;
     for (size_t i = 0; i < x->prog->n_code; i++) {
         const prog_instr *c = &x->prog->code[i];
-        if (c->sync == 1) pool_gate_wait(&k->gate);
-        else if (c->sync == 2) {
-            if (thread == 0) x->stop[turn] = x->cancel && __atomic_load_n(x->cancel, __ATOMIC_RELAXED);
-            pool_barrier(x->threads, thread);
-            if (x->stop[turn]) {
-                if (thread == 0) x->stopped = true;
-                return;
-            }
+        uint8_t sync = few ? c->sync_few : c->sync;
+        if (sync == 1) pool_gate_wait(k->gate);
+        else if (sync == 2) {
+            if (stop_here(x, thread, turn)) return;
             turn ^= 1;
         }
-        exec_instr(x, k, c, t, k->n_threads);
+        if (few && c->how != HOW_SHARE) exec_instr(x, k, c, 0, 1);
+        else exec_instr(x, k, c, t, k->n_threads);
     }
 }
 
@@ -423,7 +480,8 @@ static tess_status open_rank(exec *x, uint32_t r, tess_error *err)
     if (x->comm) k->stream = comm_stream(x->comm, r);
     k->first_thread = n * r / ranks;
     k->n_threads = n * (r + 1) / ranks - k->first_thread;
-    pool_gate_init(&k->gate, k->n_threads, pool_spins(x->threads));
+    k->gate = &x->gates[r];
+    pool_gate_init(k->gate, k->n_threads, pool_spins(x->threads));
     TRY(plan_make(&x->body, &m->a, &m->shards, r, x->max_rows, &k->body, err));
     TRY(plan_make(&x->head, &m->a, &m->shards, r, EXEC_HEAD_ROWS, &k->head, err));
     for (size_t i = 0; i < x->head.n_slots; i++) k->head.off[i] += k->body.floats;
@@ -431,7 +489,19 @@ static tess_status open_rank(exec *x, uint32_t r, tess_error *err)
     if (x->comm) return TESS_OK; /* device_open takes the memory */
     if (!size_mul3(k->body.floats + k->head.floats, sizeof(float), 1, &bytes) || !(k->act = mem_alloc(&x->m, bytes)))
         return ERR(err, TESS_E_NOMEM, "no memory for the activations of rank %u (%llu MB)", r, (unsigned long long)((k->body.floats + k->head.floats) >> 18));
+    k->each_floats = (MAX(k->body.each_floats, k->head.each_floats) + 31) / 16 * 16; /* a cache line between threads */
+    if (!size_mul3(k->each_floats, k->n_threads, sizeof(float), &bytes) || !(k->each = mem_alloc(&x->m, bytes)))
+        return ERR(err, TESS_E_NOMEM, "no memory for the threads of rank %u", r);
     return TESS_OK;
+}
+
+/* Where threads share memory: few rows go the ways of fuse.c. */
+static void fuse_programs(exec *x)
+{
+    uint32_t n_threads[MAX_RANKS], n = pool_size(x->threads), ranks = x->model->shards.n_ranks;
+    for (uint32_t r = 0; r < ranks; r++) n_threads[r] = n * (r + 1) / ranks - n * r / ranks;
+    program_fuse(&x->body, &x->model->a, &x->model->shards, n_threads);
+    program_fuse(&x->head, &x->model->a, &x->model->shards, n_threads);
 }
 
 tess_status exec_open(const tess_model *m, const kv_pool *kv_, comm *c, uint32_t max_rows, exec **out, tess_error *err)
@@ -448,6 +518,7 @@ tess_status exec_open(const tess_model *m, const kv_pool *kv_, comm *c, uint32_t
     bool exact = m->compute != TESS_COMPUTE_F32; /* else q8 and q4 are computed as floats */
     if (st >= 0) st = program_body(&m->a, exact ? m->quant : NULL, &x->m, &x->body, err);
     if (st >= 0) st = program_head(&m->a, exact && m->head_quant, &x->m, &x->head, err);
+    if (st >= 0 && !c) fuse_programs(x);
     for (uint32_t r = 0; st >= 0 && r < m->shards.n_ranks; r++) st = open_rank(x, r, err);
     if (st >= 0) x->logits_stride = x->rank[0].head.stride[W_LOGITS];
     if (st >= 0 && c) st = device_open(x, err);
@@ -468,6 +539,7 @@ void exec_close(exec *x)
     for (uint32_t r = 0; r < MAX_RANKS; r++) {
         rank_state *k = &x->rank[r];
         mem_free(&x->m, k->act);
+        mem_free(&x->m, k->each);
         mem_free(&x->m, k->scratch);
         plan_free(&x->m, &k->body);
         plan_free(&x->m, &k->head);

@@ -10,7 +10,12 @@ typedef struct {
     plan body, head;
     float *scratch;    /* attention */
     size_t scratch_floats;
-    pool_gate gate;
+    pool_gate *gate;   /* of the team */
+    float *each;       /* [n_threads][each_floats] memory of the threads themselves, for few rows */
+    uint64_t each_floats;
+    /* With few rows a thread has a copy of this, in which `each` is its own part: */
+    bool few;
+    shard_range own[W_COUNT]; /* fuse_columns */
     /* Of the run under way, in memory of the rank. */
     const uint32_t *pos, *seq;
     uint8_t *const *const *tables[ARCH_MAX_ATTN_KINDS];
@@ -39,6 +44,7 @@ struct exec {
     pool *threads;
     program body, head;
     rank_state rank[MAX_RANKS];
+    pool_gate gates[MAX_RANKS];
     uint32_t max_rows;
     float *logits;     /* [EXEC_HEAD_ROWS][stride] of all ranks */
     size_t logits_stride;
@@ -66,8 +72,16 @@ static inline float *slot_at(const exec *x, const rank_state *k, uint16_t slot, 
     const plan *l = plan_of(x, k);
     const prog_slot *s = &x->prog->slots[slot];
     *stride = l->stride[s->width];
+    if (k->few && s->each) return k->each + l->each_off[slot];
     if (s->width == W_LOGITS && k->logits) return *stride = k->logits_stride, k->logits;
     return s->width == W_LOGITS ? x->logits + x->model->shards.rank[k->rank].vocab.lo : k->act + l->off[slot];
+}
+
+/* Columns of an output that this thread computes, of 0 to `all`: what OWN instructions of few rows give it, else all of them (of which
+ * the operation takes its share itself). */
+static inline shard_range columns_of(const exec *x, const rank_state *k, const prog_instr *c, uint32_t all)
+{
+    return k->few && c->how == HOW_OWN ? k->own[x->prog->slots[c->out].width] : (shard_range){0, all};
 }
 
 /* Calls operation `name` with the arguments `args`: on the CPU this thread's share of it, on a device all of it into the rank's stream.

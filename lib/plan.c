@@ -8,6 +8,9 @@
  * Barriers depend on the program only, never on offsets: an instruction waits when it reads what was written, or overwrites
  * (in place, or by reuse of memory) what was read or written, since the last barrier. Reuse is made safe by letting a slot's
  * memory go only to instructions behind a barrier: a slot counts as living up to the barrier that follows its last reader.
+ *
+ * A fused program (fuse.c) has two sets of barriers, for many rows and for few, and memory serves both. With few rows no thread
+ * waits for what only it reads and writes; slots that every thread makes for itself lie in its own memory, of another plan.
  */
 #include "program.h"
 
@@ -27,17 +30,28 @@ static void lifetimes(program *p)
     p->slots[p->out_slot].last = (uint32_t)p->n_code;
 }
 
+/* Whether a thread touches only columns of its own of a slot that both instructions use. A linear operation reads all of its input;
+ * the others read of it what they write. */
+static bool same_thread(const program *p, const prog_instr *e, const prog_instr *c, uint16_t slot)
+{
+    if (p->slots[slot].each) return true;
+    const prog_instr *reader = c->out == slot ? e : c;
+    return e->how == HOW_OWN && c->how == HOW_OWN && e->cut == c->cut && (reader->op != PROG_LINEAR || reader->out == slot);
+}
+
 /* True when c must wait for instructions since `from`. */
-static bool depends(const program *p, const prog_instr *c, uint32_t from, uint32_t i)
+static bool depends(const program *p, const prog_instr *c, uint32_t from, uint32_t i, bool few)
 {
     for (uint32_t j = from; j < i; j++) {
         const prog_instr *e = &p->code[j];
         if (c->op == PROG_ATTN && e->op == PROG_KV_WRITE) return true;
         for (int k = 0; k < 3; k++) {
-            if (c->in[k] != NO_SLOT && c->in[k] == e->out) return true;
-            if (c->out != NO_SLOT && c->out == e->in[k]) return true;
+            uint16_t slot = c->in[k];
+            if (slot != NO_SLOT && slot == e->out && !(few && same_thread(p, e, c, slot))) return true;
+            slot = e->in[k];
+            if (slot != NO_SLOT && slot == c->out && !(few && same_thread(p, e, c, slot))) return true;
         }
-        if (c->out != NO_SLOT && c->out == e->out) return true;
+        if (c->out != NO_SLOT && c->out == e->out && !(few && same_thread(p, e, c, c->out))) return true;
     }
     return false;
 }
@@ -55,18 +69,33 @@ static void barriers(program *p)
     for (uint32_t i = 0; i < p->n_code; i++) {
         prog_instr *c = &p->code[i];
         uint16_t s = reads_ranks(p, c);
-        c->sync = s != NO_SLOT && p->slots[s].first >= from_all ? 2 : depends(p, c, from, i) ? 1 : 0;
+        c->sync = s != NO_SLOT && p->slots[s].first >= from_all ? 2 : depends(p, c, from, i, false) ? 1 : 0;
         if (c->sync) from = i;
         if (c->sync == 2) from_all = i;
+    }
+}
+
+/* With one rank no barrier is needed because of others; the one before attention takes over, where a step can be stopped. */
+static void barriers_few(program *p)
+{
+    uint32_t from = 0, from_all = 0;
+    for (uint32_t i = 0; i < p->n_code; i++) {
+        prog_instr *c = &p->code[i];
+        uint16_t s = reads_ranks(p, c);
+        bool all = p->n_ranks > 1 ? s != NO_SLOT && p->slots[s].first >= from_all : c->op == PROG_ATTN;
+        c->sync_few = all ? 2 : depends(p, c, from, i, true) ? 1 : 0;
+        if (c->sync_few) from = i;
+        if (c->sync_few == 2) from_all = i;
     }
 }
 
 /* Last instruction before the barrier that ends the life of a slot. */
 static uint32_t until_barrier(const program *p, const prog_slot *s)
 {
-    uint32_t i = s->last + 1;
+    uint32_t i = s->last + 1, j = i;
     while (i < p->n_code && p->code[i].sync < (s->shared ? 2 : 1)) i++;
-    return i - 1;
+    while (p->fused && j < p->n_code && p->code[j].sync_few < (s->shared && p->n_ranks > 1 ? 2 : 1)) j++;
+    return MAX(i, j) - 1;
 }
 
 /* Floats of the groups of a row of k columns, and of the leaves that a rank holds of a split axis. */
@@ -129,13 +158,32 @@ static uint64_t first_fit(const program *p, const plan *l, size_t i)
     return at;
 }
 
+/* The same for the slots of which every thread has its own; nobody else waits for them. */
+static uint64_t first_fit_each(const program *p, const plan *l, size_t i)
+{
+    uint64_t at = 0, size = (uint64_t)l->stride[p->slots[i].width] * FEW_ROWS;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (size_t j = 0; j < i; j++) {
+            const prog_slot *o = &p->slots[j];
+            if (!o->each || o->last < p->slots[i].first) continue;
+            uint64_t end = l->each_off[j] + (uint64_t)l->stride[o->width] * FEW_ROWS;
+            if (l->each_off[j] < at + size && at < end) at = end, moved = true;
+        }
+    }
+    l->each_off[i] = at;
+    return at + size;
+}
+
 tess_status plan_make(program *p, const arch *a, const shard_plan *s, uint32_t rank, uint32_t rows, plan *out, tess_error *err)
 {
     *out = (plan){.rows = rows};
     lifetimes(p);
     barriers(p);
+    if (p->fused) barriers_few(p);
     out->off = mem_calloc(p->m, p->n_slots, sizeof *out->off);
-    if (!out->off || !widths(a, s, rank, out)) {
+    out->each_off = mem_calloc(p->m, p->n_slots, sizeof *out->each_off);
+    if (!out->off || !out->each_off || !widths(a, s, rank, out)) {
         plan_free(p->m, out);
         return ERR(err, TESS_E_NOMEM, "no memory to plan the activations");
     }
@@ -143,6 +191,7 @@ tess_status plan_make(program *p, const arch *a, const shard_plan *s, uint32_t r
         if (!placed(&p->slots[i])) continue;
         out->off[i] = first_fit(p, out, i);
         out->floats = MAX(out->floats, out->off[i] + slot_floats(out, &p->slots[i]));
+        if (p->slots[i].each) out->each_floats = MAX(out->each_floats, first_fit_each(p, out, i));
     }
     return TESS_OK;
 }
@@ -150,5 +199,6 @@ tess_status plan_make(program *p, const arch *a, const shard_plan *s, uint32_t r
 void plan_free(const mem *m, plan *p)
 {
     mem_free(m, p->off);
+    mem_free(m, p->each_off);
     *p = (plan){0};
 }

@@ -188,7 +188,7 @@ static uint16_t join(program *p, const arch *a, uint16_t layer, uint16_t parts, 
 {
     if (a->block_kind != BLOCK_POST && a->block_kind != BLOCK_SANDWICH) return add_scaled(p, weight, layer, parts, x);
     uint16_t t = op(p, PROG_REDUCE, weight, layer, W_HIDDEN, parts, NO_SLOT);
-    op_in_place(p, PROG_NORM, post_norm, layer, t);
+    t = op(p, PROG_NORM, post_norm, layer, W_HIDDEN, t, NO_SLOT);
     return add_scaled(p, WT_NONE, layer, t, x);
 }
 
@@ -225,13 +225,12 @@ tess_status program_body(const arch *a, const uint32_t *quant, const mem *m, pro
 
 tess_status program_head(const arch *a, bool quant, const mem *m, program *out, tess_error *err)
 {
-    UNUSED(a);
     const uint32_t head = 1u << WT_HEAD;
     *out = (program){.m = m, .quant = quant ? &head : NULL, .groups_of = NO_SLOT};
     out->in_slot = slot_new(out, W_HIDDEN, false);
     uint16_t n = op(out, PROG_NORM, WT_NORM_FINAL, 0, W_HIDDEN, out->in_slot, NO_SLOT);
     out->out_slot = linear(out, WT_HEAD, 0, W_LOGITS, n);
-    op_in_place(out, PROG_LOGITS, WT_NONE, 0, out->out_slot);
+    if (a->logit_scale != 1 || a->logit_softcap > 0) op_in_place(out, PROG_LOGITS, WT_NONE, 0, out->out_slot);
     return finish(out, err);
 }
 

@@ -33,13 +33,15 @@ enum { NO_SLOT = 0xffff };
 typedef struct {
     uint8_t op, weight;
     uint8_t sync;       /* barrier before it: 0 none, 1 the rank's team, 2 all ranks; set by plan_make */
+    uint8_t sync_few;   /* the same when the rows are few; see fuse.c */
+    uint8_t how, cut;   /* HOW_*, CUT_*: with few rows */
     uint8_t in_place;   /* out is in[0] */
     uint8_t scaled;     /* reduce: times the model's residual_scale */
     uint16_t layer;
     uint16_t in[3];     /* NO_SLOT = none; meaning by op: linear x, groups of x; act gate, up; kv_write k, v; reduce partials, residual */
     uint16_t out;
 } prog_instr;
-typedef struct { uint8_t width; bool shared; /* read by other ranks */ uint32_t first, last; /* instructions, by plan_make */ uint64_t off; } prog_slot;
+typedef struct { uint8_t width; bool shared; /* read by other ranks */ bool each; /* few rows: every thread has its own */ uint32_t first, last; /* instructions, by plan_make */ uint64_t off; } prog_slot;
 typedef struct {
     const mem *m;
     prog_instr *code;
@@ -49,6 +51,8 @@ typedef struct {
     uint16_t in_slot, out_slot; /* head: hidden rows in; body: hidden rows out; head: logits out */
     const uint32_t *quant;      /* while building: see program_body */
     uint16_t groups_of, groups; /* while building: the slot quantized last, and its groups */
+    uint32_t n_ranks;           /* by program_fuse */
+    bool fused;                 /* program_fuse was here: few rows go the ways of fuse.c */
     bool failed;
 } program;
 
@@ -57,6 +61,15 @@ tess_status program_body(const arch *a, const uint32_t *quant, const mem *m, pro
 tess_status program_head(const arch *a, bool quant, const mem *m, program *out, tess_error *err);
 void program_free(program *p);
 
+/* fuse.c: ways of the instructions when the rows are few */
+enum { FEW_ROWS = 4 };
+enum { HOW_SHARE = 0, HOW_EACH, HOW_OWN };
+enum { CUT_HIDDEN = 0, CUT_HEADS, CUT_FFN, CUT_SHARED, CUT_COUNT };
+/* Before plan_make. n_threads: of each rank. */
+void program_fuse(program *p, const arch *a, const shard_plan *s, const uint32_t *n_threads);
+/* Columns of each width that a thread computes in OWN instructions; of a slot of groups the columns that they stand for. */
+void fuse_columns(const arch *a, const shard_rank *s, uint32_t thread, uint32_t n_threads, shard_range own[W_COUNT]);
+
 /* plan.c */
 typedef struct {
     uint32_t rows;              /* most rows of one run */
@@ -64,6 +77,8 @@ typedef struct {
     uint32_t stride[W_COUNT];   /* floats per row */
     uint32_t leaves[W_COUNT];   /* 1, or leaves of partials on this rank, or pairs of a row */
     uint64_t floats;            /* size of the arena */
+    uint64_t *each_off;         /* [n_slots] with few rows, in a thread's own memory */
+    uint64_t each_floats;
 } plan;
 /* Widths of rank r; lifetimes to offsets. Also fills sync of the program (the same for every rank: it is made from lifetimes
  * and overlaps of all ranks, so that barriers agree). */

@@ -144,6 +144,119 @@ static void plans_are_sound(void **state)
         }
 }
 
+/* ---- few rows: what each thread touches, told apart by columns, not by the rules of plan.c ---- */
+enum { TEAM_MAX = 7 };
+
+/* Whether threads t and u touch a common column of `slot`, when t runs e and u runs c. */
+static bool meet(const program *p, const prog_instr *e, const prog_instr *c, uint16_t slot, const shard_range *t, const shard_range *u)
+{
+    uint8_t width = p->slots[slot].width;
+    bool e_all = e->how == HOW_SHARE || (e->op == PROG_LINEAR && e->out != slot), c_all = c->how != HOW_OWN || (c->op == PROG_LINEAR && c->out != slot);
+    if (p->slots[slot].each) return false;
+    if (e->how == HOW_EACH) e_all = true; /* it reads the slot */
+    shard_range a = e_all ? (shard_range){0, UINT32_MAX} : t[width], b = c_all ? (shard_range){0, UINT32_MAX} : u[width];
+    return a.lo < b.hi && b.lo < a.hi;
+}
+
+static void check_pair(const program *p, const prog_instr *e, const prog_instr *c, shard_range own[TEAM_MAX][W_COUNT], uint32_t n)
+{
+    for (uint32_t t = 0; t < n; t++)
+        for (uint32_t u = 0; u < n; u++)
+            for (int k = 0; t != u && k < 3; k++) {
+                if (e->out != NO_SLOT && e->out == c->in[k]) assert_false(meet(p, e, c, e->out, own[t], own[u]));
+                if (c->out != NO_SLOT && c->out == e->in[k]) assert_false(meet(p, e, c, c->out, own[t], own[u]));
+                if (c->out != NO_SLOT && c->out == e->out) assert_false(meet(p, e, c, c->out, own[t], own[u]));
+            }
+    assert_false(e->op == PROG_KV_WRITE && c->op == PROG_ATTN);
+}
+
+/* Every thread writes its own columns of OWN slots, together all of them; no two threads meet without a barrier between; memory of
+ * slots that live together is apart, in the arena by barriers and in a thread's own memory by instructions. */
+static void check_fused(const arch *a, const shard_rank *s, const program *p, const plan *l, uint32_t n)
+{
+    shard_range own[TEAM_MAX][W_COUNT];
+    for (uint32_t t = 0; t < n; t++) fuse_columns(a, s, t, n, own[t]);
+    const struct { uint8_t width; uint32_t columns; } whole[] = {{W_HIDDEN, a->hidden_size}, {W_Q, (s->q_head.hi - s->q_head.lo) * a->head_dim},
+        {W_K, (s->kv_head.hi - s->kv_head.lo) * a->head_dim}, {W_V, (s->kv_head.hi - s->kv_head.lo) * a->v_head_dim}, {W_FFN, s->ffn.hi - s->ffn.lo}};
+    for (size_t w = 0; w < sizeof whole / sizeof *whole; w++) {
+        uint32_t sum = 0;
+        for (uint32_t t = 0; t < n; t++) sum += own[t][whole[w].width].hi - own[t][whole[w].width].lo;
+        assert_int_equal(sum, whole[w].columns);
+    }
+    for (size_t i = 0; i < p->n_code; i++)
+        for (size_t j = i; j-- > 0 && !p->code[j + 1].sync_few;) check_pair(p, &p->code[j], &p->code[i], own, n);
+    for (size_t i = 0; i < p->n_slots; i++)
+        for (size_t j = 0; j < i; j++) {
+            const prog_slot *x = &p->slots[i], *y = &p->slots[j];
+            if (!x->each || !y->each || y->last < x->first || x->last < y->first) continue;
+            uint64_t nx = l->stride[x->width] * (uint64_t)FEW_ROWS, ny = l->stride[y->width] * (uint64_t)FEW_ROWS;
+            assert_true(l->each_off[i] + nx <= l->each_off[j] || l->each_off[j] + ny <= l->each_off[i]);
+            assert_true(l->each_off[i] + nx <= l->each_floats);
+        }
+    for (size_t i = 0; i < p->n_slots; i++)
+        for (size_t j = 0; j < i; j++) { /* memory that is used again: a barrier lies between */
+            const prog_slot *x = &p->slots[i], *y = &p->slots[j];
+            if (x->each || y->each || l->off[i] != l->off[j] || x->width == W_LOGITS || y->width == W_LOGITS) continue;
+            const prog_slot *early = x->last < y->last ? x : y, *late = early == x ? y : x;
+            bool barrier = false;
+            for (uint32_t k = early->last + 1; k <= late->first && k < p->n_code; k++) barrier = barrier || p->code[k].sync_few;
+            assert_true(barrier);
+        }
+}
+
+static uint32_t barriers_of_layer(const program *p, uint16_t layer, bool few)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < p->n_code; i++) n += p->code[i].layer == layer && (few ? p->code[i].sync_few : p->code[i].sync) != 0;
+    return n;
+}
+
+static void fused_programs_are_sound(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 2 * 3 * 3 * TEAM_MAX * (BLOCK_SANDWICH + 1); i++) {
+        arch a = small_arch(9, 3, 8, 160, 320);
+        uint32_t ranks = i % 2 ? 3 : 1, n = i / 18 % TEAM_MAX + 1, threads[3] = {n, n, n}, bits[] = {UINT32_MAX, UINT32_MAX, 0, 0};
+        shard_plan s;
+        program p;
+        plan l;
+        a.qk_norm = i / 2 % 3 == 1 ? QK_NORM_HEAD : i / 2 % 3 == 2 ? QK_NORM_ALL : QK_NORM_NONE;
+        a.block_kind = i / 18 / TEAM_MAX;
+        assert_int_equal(shard_make(&a, ranks, NULL, &s, NULL), TESS_OK);
+        assert_int_equal(program_body(&a, i / 6 % 3 ? bits : NULL, &mem_libc, &p, NULL), TESS_OK);
+        program_fuse(&p, &a, &s, threads);
+        for (uint32_t r = 0; r < ranks; r++) {
+            assert_int_equal(plan_make(&p, &a, &s, r, 33, &l, NULL), TESS_OK);
+            check_plan(&p, &l);
+            check_fused(&a, &s.rank[r], &p, &l, n);
+            plan_free(&mem_libc, &l);
+        }
+        program_free(&p);
+    }
+}
+
+/* Where the cuts come out even a layer has five barriers, and one more before each sum over several ranks; for floats and for q8. */
+static void fused_layers_have_five_barriers(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 2 * 2 * 2; i++) {
+        arch a = small_arch(12, 4, 16, 256, 320);
+        const uint32_t ranks = i / 2 % 2 + 1, threads[2] = {2, 2}, bits[] = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
+        shard_plan s;
+        program p;
+        plan l;
+        a.qk_norm = i / 4 ? QK_NORM_HEAD : QK_NORM_NONE;
+        assert_int_equal(shard_make(&a, ranks, NULL, &s, NULL), TESS_OK);
+        assert_int_equal(program_body(&a, i % 2 ? bits : NULL, &mem_libc, &p, NULL), TESS_OK);
+        program_fuse(&p, &a, &s, threads);
+        assert_int_equal(plan_make(&p, &a, &s, 0, 33, &l, NULL), TESS_OK);
+        assert_int_equal(barriers_of_layer(&p, 1, true), ranks > 1 ? 7 : 5);
+        assert_true(barriers_of_layer(&p, 1, false) >= 10);
+        plan_free(&mem_libc, &l);
+        program_free(&p);
+    }
+}
+
 static void kv_layouts(uint32_t window, kv_pool *out, uint64_t budget)
 {
     arch a = small_arch(4, 2, 16, 160, 320);
@@ -250,7 +363,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shards_cover_everything), cmocka_unit_test(shards_follow_shares), cmocka_unit_test(rope_llama3_as_transformers),
-        cmocka_unit_test(rope_rows_do_not_depend_on_blocks), cmocka_unit_test(plans_are_sound), cmocka_unit_test(kv_pages_come_and_go),
+        cmocka_unit_test(rope_rows_do_not_depend_on_blocks), cmocka_unit_test(plans_are_sound),
+        cmocka_unit_test(fused_programs_are_sound),
+        cmocka_unit_test(fused_layers_have_five_barriers), cmocka_unit_test(kv_pages_come_and_go),
         cmocka_unit_test(kv_budget_is_kept), cmocka_unit_test(kv_window_gives_pages_back), cmocka_unit_test(arch_round_trip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

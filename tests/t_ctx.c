@@ -147,7 +147,8 @@ static void same_bits_for_every_setting(void **state)
     static record want, got;
     int32_t ids[STEPS], ids2[STEPS];
     static const struct { unsigned ranks, threads, chunk, page; } cases[] = {
-        {1, 2, 512, 32}, {1, 3, 7, 16}, {1, 1, 1, 64}, {2, 2, 512, 32}, {3, 3, 32, 16}, {4, 1, 7, 32}, {4, 8, 33, 64}, {8, 2, 5, 16},
+        {1, 2, 512, 32}, {1, 3, 7, 16}, {1, 1, 1, 64}, {2, 2, 512, 32}, {3, 3, 32, 16}, {4, 1, 7, 32}, {4, 8, 33, 64}, {8, 2, 5, 16}, {1, 2, 1, 32},
+        {1, 5, 4, 16}, {2, 5, 3, 32},
     };
     need_model();
     const struct { const char *path; int kv; } kinds[] = {{model_path, TESS_KV_F32},    {model_path, TESS_KV_F16},     {model_path, TESS_KV_INT8},

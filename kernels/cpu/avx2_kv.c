@@ -48,13 +48,17 @@ INLINE void store_i8(uint8_t *p, uint32_t unit, size_t stride, const float *x, u
     }
 }
 
-static void write_i8(const op_kv *pg, uint8_t *page, uint32_t slot, const float *k, const float *v)
+static void write_k8(const op_kv *pg, uint8_t *page, uint32_t slot, const float *k)
 {
     float inv;
     uint16_t h = row_scale(k, pg->k_dim, &inv);
     memcpy(kv_scales(pg, page, false) + 2 * (size_t)slot, &h, 2);
     store_i8(page + kv_k_at(pg, slot, 0), 4, 32, k, pg->k_dim, inv);
-    h = row_scale(v, pg->v_dim, &inv);
+}
+static void write_v8(const op_kv *pg, uint8_t *page, uint32_t slot, const float *v)
+{
+    float inv;
+    uint16_t h = row_scale(v, pg->v_dim, &inv);
     memcpy(kv_scales(pg, page, true) + 2 * (size_t)slot, &h, 2);
     store_i8(page + pg->v_off + (size_t)slot * pg->v_dim, 8, 8, v, pg->v_dim, inv);
 }
@@ -71,13 +75,14 @@ void avx2_kv_write(const op_kv_write_args *a, uint32_t thread, uint32_t n_thread
     for (uint64_t j = lo; j < hi; j++) {
         uint32_t t = (uint32_t)(j / pg->n_kv_heads), g = (uint32_t)(j % pg->n_kv_heads), slot = a->b.pos[t] % pg->page_tokens;
         uint8_t *page = kv_head(pg, &a->b, t, a->b.pos[t], g);
-        const float *k = a->k + t * a->ks + (size_t)g * pg->k_dim, *v = a->v + t * a->vs + (size_t)g * pg->v_dim;
+        const float *k = a->k ? a->k + t * a->ks + (size_t)g * pg->k_dim : NULL;
+        const float *v = a->v ? a->v + t * a->vs + (size_t)g * pg->v_dim : NULL;
         if (pg->dtype == DT_I8) {
-            write_i8(pg, page, slot, k, v);
+            if (k) write_k8(pg, page, slot, k);
+            if (v) write_v8(pg, page, slot, v);
             continue;
         }
-        store_f16(page + 2 * kv_k_at(pg, slot, 0), TILE_ROWS, k, pg->k_dim);
-        store_f16(page + pg->v_off + (size_t)slot * pg->v_dim * 2, 1, v, pg->v_dim);
+        if (k) store_f16(page + 2 * kv_k_at(pg, slot, 0), TILE_ROWS, k, pg->k_dim);
+        if (v) store_f16(page + pg->v_off + (size_t)slot * pg->v_dim * 2, 1, v, pg->v_dim);
     }
 }
-

@@ -351,11 +351,16 @@ void ref_kv_write(const op_kv_write_args *a, uint32_t thread, uint32_t n_threads
         uint32_t t = (uint32_t)(j / pg->n_kv_heads), g = (uint32_t)(j % pg->n_kv_heads);
         uint32_t slot = a->b.pos[t] % pg->page_tokens;
         uint8_t *page = kv_head(pg, &a->b, t, a->b.pos[t], g);
-        const float *k = a->k + t * a->ks + (size_t)g * pg->k_dim, *v = a->v + t * a->vs + (size_t)g * pg->v_dim;
-        float ks = kv_inverse(pg, k, pg->k_dim, kv_scales(pg, page, false) + 2 * (size_t)slot);
-        float vs = kv_inverse(pg, v, pg->v_dim, kv_scales(pg, page, true) + 2 * (size_t)slot);
-        for (uint32_t d = 0; d < pg->k_dim; d++) kv_store(pg->dtype, page, kv_k_at(pg, slot, d), k[d], ks);
-        for (uint32_t d = 0; d < pg->v_dim; d++) kv_store(pg->dtype, page + pg->v_off, (size_t)slot * pg->v_dim + d, v[d], vs);
+        if (a->k) {
+            const float *k = a->k + t * a->ks + (size_t)g * pg->k_dim;
+            float inv = kv_inverse(pg, k, pg->k_dim, kv_scales(pg, page, false) + 2 * (size_t)slot);
+            for (uint32_t d = 0; d < pg->k_dim; d++) kv_store(pg->dtype, page, kv_k_at(pg, slot, d), k[d], inv);
+        }
+        if (a->v) {
+            const float *v = a->v + t * a->vs + (size_t)g * pg->v_dim;
+            float inv = kv_inverse(pg, v, pg->v_dim, kv_scales(pg, page, true) + 2 * (size_t)slot);
+            for (uint32_t d = 0; d < pg->v_dim; d++) kv_store(pg->dtype, page + pg->v_off, (size_t)slot * pg->v_dim + d, v[d], inv);
+        }
     }
 }
 
