@@ -113,7 +113,7 @@ $(BUILD)/tests/t_%: $(BUILD)/obj/tests/t_%.o $(FULL_LIB)
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o
 	@mkdir -p $(@D)
 	$(SAY) LINK '$@'
-	$(Q)$(CC) $(ALL_LDFLAGS) $^ -o $@ -ljansson -lm
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ -o $@ -ljansson -lzstd -lm
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(FULL_LIB)
 	@mkdir -p $(@D)
 	$(SAY) LINK '$@'

@@ -1,4 +1,7 @@
-/* family.c - the table of families and their tensor names. See family.h; the mapping is in family_plan.c. */
+/*
+ * family.c - the table of families and the names of tensors in Hugging Face checkpoints. See family.h; those of GGUF files are in
+ * gguf_family.c, the mapping is in family_plan.c.
+ */
 #include "family.h"
 
 #include <stdio.h>
@@ -285,36 +288,10 @@ static const family families[] = {
      .adjust = ADJUST_FALCON},
 };
 
-/* ---- GGUF ---- */
-#define B "blk.%d."
-#define GGUF_COMMON \
-    {"token_embd", ROLE_EMBED, 0, 0}, {"output_norm", ROLE_FINAL_NORM, 0, 0}, {"output", ROLE_HEAD, 0, 0}, \
-    {B "attn_norm", ROLE_ATTN_NORM, 0, 0}, {B "ffn_norm", ROLE_FFN_NORM, 0, 0}, \
-    {B "attn_v", ROLE_V, 0, 0}, {B "attn_output", ROLE_O, 0, 0}, {B "ffn_gate", ROLE_GATE, 0, 0}, \
-    {B "ffn_up", ROLE_UP, 0, 0}, {B "ffn_down", ROLE_DOWN, 0, 0}
-/* llama.cpp rotates pairs (2i, 2i + 1) in this family, so its q and k rows are interleaved; in the others they
- * are not. */
-static const name_rule gguf_llama[] = {
-    GGUF_COMMON, {B "attn_q", ROLE_Q, 0, NAME_ROPE_PAIRS}, {B "attn_k", ROLE_K, 0, NAME_ROPE_PAIRS}, END};
-static const name_rule gguf_qwen[] = {
-    GGUF_COMMON, {B "attn_q", ROLE_Q, 0, 0}, {B "attn_k", ROLE_K, 0, 0}, {B "attn_q_norm", ROLE_Q_NORM, 0, 0},
-    {B "attn_k_norm", ROLE_K_NORM, 0, 0}, END};
-static const gguf_family gguf_families[] = {
-    {"llama", "llama", gguf_llama}, {"qwen2", "qwen2", gguf_qwen}, {"qwen3", "qwen3", gguf_qwen},
-};
-
 const family *family_by_model_type(const char *model_type)
 {
     for (size_t i = 0; i < ARRAY_LEN(families); i++)
         if (strcmp(families[i].model_type, model_type) == 0) return &families[i];
-    return NULL;
-}
-
-const gguf_family *family_by_gguf(const char *arch_name, size_t len)
-{
-    for (size_t i = 0; i < ARRAY_LEN(gguf_families); i++)
-        if (strlen(gguf_families[i].arch) == len && memcmp(gguf_families[i].arch, arch_name, len) == 0)
-            return &gguf_families[i];
     return NULL;
 }
 
@@ -328,10 +305,4 @@ void family_list(char *dst, size_t n)
 {
     dst[0] = 0;
     for (size_t i = 0; i < ARRAY_LEN(families); i++) list_add(dst, n, families[i].model_type);
-}
-
-void family_gguf_list(char *dst, size_t n)
-{
-    dst[0] = 0;
-    for (size_t i = 0; i < ARRAY_LEN(gguf_families); i++) list_add(dst, n, gguf_families[i].arch);
 }

@@ -19,7 +19,8 @@ enum { FUSE_NONE = 0, FUSE_QKV = 1 /* rows of q, then k, then v */,
        FUSE_QKV_GROUPS = 2 /* for each kv head: its q heads, k, v */, FUSE_GATE_UP = 3,
        FUSE_EXPERTS = 4 /* three dimensions: the matrix of each expert */,
        FUSE_KV_B = 6 /* for each head: rows of k (of which each head's matrix is turned over), then of v */,
-       FUSE_EXPERTS_GATE_UP = 5 /* the same of gate and up, one above the other */ };
+       FUSE_EXPERTS_GATE_UP = 5 /* the same of gate and up, one above the other */,
+       FUSE_HEADS = 7 /* three dimensions: the matrices of the heads, taken as one, one above the other */ };
 enum {
     NAME_T = 1 /* matrix is stored columns by rows */,
     NAME_ROPE_PAIRS = 2 /* rows of a head interleave its two halves */,
@@ -84,6 +85,7 @@ typedef struct {
     const char *arch;         /* general.architecture */
     const char *model_type;   /* the family row that describes the model */
     const name_rule *names;
+    bool router_norm;         /* weights of the chosen experts add up to 1 where the file does not say */
 } gguf_family;
 const gguf_family *family_by_gguf(const char *arch, size_t len);
 void family_gguf_list(char *dst, size_t n);

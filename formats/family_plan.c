@@ -117,14 +117,15 @@ static uint64_t fused_rows(const arch *a, const name_rule *r, uint32_t role, uin
     }
 }
 
-/* stacked: the first dimension when there is one more, else 0. cols 0: a vector. */
+/* stacked: the first dimension when there is one more, else 0. cols 0: a vector. A matrix of one row may be a vector. */
 static tess_status check_source(const planner *x, const src_tensor *t, uint64_t stacked, uint64_t rows,
                                 uint64_t cols, tess_error *err)
 {
     char want[96], got[128] = "", before[32] = "", after[32] = "";
     if (stacked) snprintf(before, sizeof before, "%llu x ", (unsigned long long)stacked);
     if (cols) snprintf(after, sizeof after, " x %llu", (unsigned long long)cols);
-    snprintf(want, sizeof want, "%s%llu%s", before, (unsigned long long)rows, after);
+    if (rows == 1 && cols && !stacked && t->rank == 1) snprintf(want, sizeof want, "%llu", (unsigned long long)cols);
+    else snprintf(want, sizeof want, "%s%llu%s", before, (unsigned long long)rows, after);
     for (uint32_t i = !cols && !stacked && t->rank == 2 && t->shape[0] == 1; i < t->rank; i++) { /* a vector may be a row */
         size_t n = strlen(got);
         snprintf(got + n, sizeof got - n, "%s%llu", n ? " x " : "", (unsigned long long)t->shape[i]);
@@ -176,6 +177,7 @@ static tess_status plan_weight(planner *x, const weight_key *k)
         w->map.base += 2;
         src_rows += 2;
     }
+    if (r->fuse == FUSE_HEADS) return check_source(x, t, x->a->n_heads, rows / x->a->n_heads, cols, x->err);
     if (r->fuse == FUSE_KV_B) return check_source(x, t, 0, src_rows, x->a->kv_lora, x->err);
     if (w->map.transposed) return check_source(x, t, first, cols, src_rows, x->err);
     return check_source(x, t, first, src_rows, cols, x->err);
@@ -270,7 +272,8 @@ static tess_status plan_ends(planner *x, bool tied)
 /* Tensors that hold no weights: rotary tables and causal masks that old versions saved. */
 static bool is_buffer(const char *name)
 {
-    static const char *const tails[] = {"rotary_emb.inv_freq", "rope_freqs.weight" /* read by gguf_config.c */,
+    static const char *const tails[] = {"rotary_emb.inv_freq", "rope_freqs.weight", "rope_factors_long.weight",
+                                        "rope_factors_short.weight" /* read by gguf_config.c */,
                                         ".attn.bias",          ".attn.masked_bias",
                                         ".attention.bias",     ".attention.masked_bias"};
     size_t n = strlen(name);

@@ -332,21 +332,21 @@ const gguf_kv *gguf_find(const source *s, const char *key)
     return e ? &e->pub : NULL;
 }
 
-/* The scalar as a signed and a floating number; false when v is none. */
-static bool scalar(const gguf_kv *v, int64_t *i, double *d)
+/* Scalar of this type at p as a signed and a floating number; false when the type is none. */
+static bool scalar_at(uint32_t type, const uint8_t *p, int64_t *i, double *d)
 {
     float f;
-    if (!v || !scalar_size(v->type)) return false;
-    switch (v->type) {
-    case T_U8: case T_BOOL: *i = v->data[0]; break;
-    case T_I8: *i = (int8_t)v->data[0]; break;
-    case T_U16: *i = rd16(v->data); break;
-    case T_I16: *i = (int16_t)rd16(v->data); break;
-    case T_U32: *i = rd32(v->data); break;
-    case T_I32: *i = (int32_t)rd32(v->data); break;
-    case T_F32: memcpy(&f, v->data, 4); *d = (double)f; *i = -1; return true;
-    case T_F64: memcpy(d, v->data, 8); *i = -1; return true;
-    default: *i = (int64_t)rd64(v->data); break;
+    if (!scalar_size(type)) return false;
+    switch (type) {
+    case T_U8: case T_BOOL: *i = p[0]; break;
+    case T_I8: *i = (int8_t)p[0]; break;
+    case T_U16: *i = rd16(p); break;
+    case T_I16: *i = (int16_t)rd16(p); break;
+    case T_U32: *i = rd32(p); break;
+    case T_I32: *i = (int32_t)rd32(p); break;
+    case T_F32: memcpy(&f, p, 4); *d = (double)f; *i = -1; return true;
+    case T_F64: memcpy(d, p, 8); *i = -1; return true;
+    default: *i = (int64_t)rd64(p); break;
     }
     *d = (double)*i;
     return true;
@@ -354,16 +354,27 @@ static bool scalar(const gguf_kv *v, int64_t *i, double *d)
 
 uint64_t gguf_u64(const source *s, const char *key, uint64_t def)
 {
-    int64_t i;
-    double d;
-    return scalar(gguf_find(s, key), &i, &d) && i >= 0 ? (uint64_t)i : def;
+    const gguf_kv *v = gguf_find(s, key);
+    return v && v->type != T_ARR ? gguf_u64_at(v, 0, def) : def;
 }
 
 double gguf_f64(const source *s, const char *key, double def)
 {
+    const gguf_kv *v = gguf_find(s, key);
     int64_t i;
     double d;
-    return scalar(gguf_find(s, key), &i, &d) ? d : def;
+    return v && scalar_at(v->type, v->data, &i, &d) ? d : def;
+}
+
+uint64_t gguf_count(const gguf_kv *v) { return v->type == T_ARR ? v->n : 1; }
+
+uint64_t gguf_u64_at(const gguf_kv *v, uint64_t i, uint64_t def)
+{
+    uint32_t type = v->type == T_ARR ? v->elem_type : v->type;
+    int64_t n;
+    double d;
+    bool ok = i < gguf_count(v) && scalar_at(type, v->data + i * scalar_size(type), &n, &d) && n >= 0;
+    return ok ? (uint64_t)n : def;
 }
 
 const char *gguf_str(const source *s, const char *key, size_t *len)

@@ -218,27 +218,13 @@ static bool layer_slides(cfg *c, const family *f, const json_t *types, uint32_t 
     return true;
 }
 
-/* Field by field: the bytes between the fields are undefined. Copied numbers are compared, so equal means equal bits. */
-static bool same_kind(const arch_attn *x, const arch_attn *y)
-{
-    const double p[] = {x->rope_theta, x->factor, x->low_freq, x->high_freq, x->beta_fast, x->beta_slow, x->attn_factor};
-    const double q[] = {y->rope_theta, y->factor, y->low_freq, y->high_freq, y->beta_fast, y->beta_slow, y->attn_factor};
-    return x->window == y->window && x->rope_scale == y->rope_scale && x->rope_on == y->rope_on &&
-           x->orig_ctx == y->orig_ctx && x->yarn_exact == y->yarn_exact && memcmp(p, q, sizeof p) == 0;
-}
-
-/* Kind `t` among those of a, added when new; its index. */
+/* The index of kind t in a, added when it is new. */
 static uint8_t attn_kind(cfg *c, arch *a, const arch_attn *t)
 {
-    for (uint32_t i = 0; i < a->n_attn_kinds; i++)
-        if (same_kind(&a->attn[i], t)) return (uint8_t)i;
-    if (a->n_attn_kinds == ARCH_MAX_ATTN_KINDS) {
-        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: more than %d kinds of attention layers", c->file,
-                 ARCH_MAX_ATTN_KINDS);
-        return 0;
-    }
-    a->attn[a->n_attn_kinds] = *t;
-    return (uint8_t)a->n_attn_kinds++;
+    int i = arch_add_attn(a, t);
+    if (i < 0)
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: more than %d kinds of attention layers", c->file, ARCH_MAX_ATTN_KINDS);
+    return i < 0 ? 0 : (uint8_t)i;
 }
 
 static void read_layers(cfg *c, const family *f, arch *a)

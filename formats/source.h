@@ -89,5 +89,8 @@ const gguf_kv *gguf_find(const source *s, const char *key);
 uint64_t gguf_u64(const source *s, const char *key, uint64_t def);
 double gguf_f64(const source *s, const char *key, double def);
 const char *gguf_str(const source *s, const char *key, size_t *len);
+/* Number of values: of an array its length, else 1. Value i as a whole number; def when it is none, or negative. */
+uint64_t gguf_count(const gguf_kv *kv);
+uint64_t gguf_u64_at(const gguf_kv *kv, uint64_t i, uint64_t def);
 const char *gguf_str_at(const gguf_kv *kv, uint64_t i, size_t *len); /* amortized: builds an index at open */
 #endif

@@ -42,7 +42,7 @@ mkdir -p "$TMP/tool" && cp tools/cli.h tools/run*.h tools/bench*.h tools/serve*.
 layer "run-model, bench-model and serve-model: public interface only" "${present[@]}" -- "$TMP/public" "$TMP/tool"
 layer examples examples/*.c -- "$TMP/public"
 
-only_in "the container and inspect-model know zstd" 'zstd[a-z_]*\.h' '^(formats/(container|ct_)|tools/(inspect|convert))'
+only_in "the container and inspect-model know zstd" 'zstd[a-z_]*\.h' '^(formats/(container|ct_)|tools/(inspect|convert)|tests/gguf_delta)'
 only_in "hash.c knows xxHash" 'xxh[a-z0-9_]*\.h' '^lib/base/hash\.c'
 only_in "os_*.c knows sys/mman.h" 'sys/mman\.h' '^(lib/base/os_|tests/)'
 only_in "kernels/cuda knows CUDA" 'cuda[a-z_]*\.h|cublas[a-zA-Z_0-9]*\.h' '^(kernels/cuda/|tests/cuemu/)'

@@ -80,6 +80,10 @@ static tess_status list_items(job *j, tess_error *err)
     const convert_source *c = j->c;
     const family *f = c->fam ? c->fam : family_by_model_type("llama");
     uint32_t stored = 0, want = 0;
+    if (f->norm_kind != c->a.norm_kind)
+        return ERR(err, TESS_E_UNSUPPORTED,
+                   "%s: was made from a GGUF file, whose norms hold 1 more than those of a %s checkpoint; export is not possible",
+                   j->o->src, c->a.family);
     for (const name_rule *r = f->names; r->name; r++)
         for (uint32_t part = PART_DATA; part <= PART_BIAS; part += PART_BIAS) {
             bool layers = strstr(r->name, "%d") != NULL;

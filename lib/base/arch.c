@@ -96,6 +96,24 @@ static void put_f64(kvs_builder *b, const char *key, double v) { kvs_put_f64(b, 
 
 static bool differs(double x, double y) { return x < y || x > y; }
 
+/* Field by field: the bytes between the fields are undefined. Copied numbers are compared, so equal means equal bits. */
+static bool same_kind(const arch_attn *x, const arch_attn *y)
+{
+    const double p[] = {x->rope_theta, x->factor, x->low_freq, x->high_freq, x->beta_fast, x->beta_slow, x->attn_factor};
+    const double q[] = {y->rope_theta, y->factor, y->low_freq, y->high_freq, y->beta_fast, y->beta_slow, y->attn_factor};
+    return x->window == y->window && x->rope_scale == y->rope_scale && x->rope_on == y->rope_on &&
+           x->orig_ctx == y->orig_ctx && x->yarn_exact == y->yarn_exact && memcmp(p, q, sizeof p) == 0;
+}
+
+int arch_add_attn(arch *a, const arch_attn *t)
+{
+    for (uint32_t i = 0; i < a->n_attn_kinds; i++)
+        if (same_kind(&a->attn[i], t)) return (int)i;
+    if (a->n_attn_kinds == ARCH_MAX_ATTN_KINDS) return -1;
+    a->attn[a->n_attn_kinds] = *t;
+    return (int)a->n_attn_kinds++;
+}
+
 void arch_put(const arch *a, kvs_builder *b)
 {
     char key[64];

@@ -127,6 +127,8 @@ static inline uint32_t arch_rope_spread(const arch *a) { return a->rope_dims - (
 
 void arch_default(arch *a); /* zero, multipliers 1, one attention kind, silu, gated, rope half */
 tess_status arch_check(const arch *a, tess_error *err); /* ranges and relations; names the field */
+/* The index of this kind of attention in attn[], added when it is new; -1: there are ARCH_MAX_ATTN_KINDS others. */
+int arch_add_attn(arch *a, const arch_attn *t);
 void arch_put(const arch *a, kvs_builder *b);
 tess_status arch_get(arch *a, const kvs *k, tess_error *err);
 

@@ -27,6 +27,8 @@ GPT2 = dict(vocab_size=VOCAB, n_embd=48, n_layer=2, n_head=3, n_positions=256, b
 FAMILIES = {
     "qwen2-moe": ("qwen2_moe", dict(MOE, num_hidden_layers=3, num_experts=6, num_experts_per_tok=3, shared_expert_intermediate_size=56,
                                     mlp_only_layers=[1], use_sliding_window=True, sliding_window=20, max_window_layers=2)),
+    "qwen2-moe-all": ("qwen2_moe", dict(MOE, num_experts=5, shared_expert_intermediate_size=56)),
+    "qwen3-moe-all": ("qwen3_moe", dict(MOE, num_experts=5, head_dim=24, norm_topk_prob=True)),
     "olmoe": ("olmoe", dict(BASE, intermediate_size=40, num_experts=5, num_experts_per_tok=2, clip_qkv=2.0, norm_topk_prob=False)),
     "granitemoe": ("granitemoe", dict(BASE, intermediate_size=40, num_local_experts=5, num_experts_per_tok=3, embedding_multiplier=6.0,
                                       logits_scaling=3.0, residual_multiplier=0.6, attention_multiplier=0.2)),
