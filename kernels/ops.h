@@ -113,19 +113,36 @@ typedef struct {
 typedef struct { uint32_t n_tokens; const uint32_t *pos; const uint32_t *seq; uint8_t *const *const *tables; } op_batch;
 /* tables[seq[t]][pos / page_tokens] = base of the page of position pos of row t's sequence. */
 
+/* K bias kept out of int8 pages. A bias is the same at every position but for rope, and where it is large (qwen2) it would take
+ * most of the codes' range. Of a kv head are kept apart: the bias of the dimensions that rope leaves alone (flat), and of up to
+ * KBIAS_PAIRS rotary pairs. With c, s of pair i at position j, what K holds of the bias of a pair (ba, bb) is
+ *   ra = fma(ba, c, -(bb * s)), rb = fma(ba, s, bb * c)
+ * kv_write subtracts it and attn adds what the query makes of it. */
+enum { KBIAS_PAIRS = 8, KBIAS_DIM = 4096 /* greatest k_dim */ };
+typedef struct { uint32_t i, da, db; float ba, bb; } op_kbias_pair; /* pair of the tables, its two dimensions, their bias */
+typedef struct { const float *flat; uint32_t n_pairs; op_kbias_pair pair[KBIAS_PAIRS]; } op_kbias_head; /* flat: [k_dim], 0 in rotated ones; or NULL */
+typedef struct {
+    const op_kbias_head *head; /* of the rank's kv heads */
+    uint32_t n_cs;             /* pairs that rope turns */
+    const float *const *cs;    /* of each sequence, as op_rope_args.cs; */
+    const float *const *lanes; /* the same values as [pos / 8][n_cs][2][8], up to a multiple of 16 positions */
+} op_kbias;
+
 /* Writes K [t][n_kv_heads][k_dim] and V into the pages of each row's position, rounded to nearest even for f16. int8, for each
  * row of K and of V: amax = the greatest |x|; not finite: scale = NaN, all q = 0. Else scale = amax / 127, rounded to f16 and
  * at most 65504; q = x * (1 / scale), at least -127, at most 127, rounded to nearest even; scale 0: all q = 0. k or v NULL: it is not
- * written. */
-typedef struct { op_kv kv; op_batch b; const float *k, *v; size_t ks, vs; } op_kv_write_args;
+ * written. kbias (int8 only): x = k - flat of every dimension, then x = x - ra, x - rb of the pairs. */
+typedef struct { op_kv kv; op_batch b; const float *k, *v; size_t ks, vs; const op_kbias *kbias; } op_kv_write_args;
 
 /* out[t][h][v_dim] = softmax(scale * q.k) v over the positions lo(t)..pos[t], lo = window ? max(0, pos + 1 - window) : 0.
  * The query head h of the rank reads local kv head (q_head0 + h) / group - kv_head0.
  * Positions are walked in chunks of 256 aligned at multiples of 256, only the part in [lo, pos] of each:
- *   s[j] = dot(q, k_j) chain ascending d (int8: of the codes of k_j; then s = s * ks[j]); s = s * scale; softcap > 0: s = cap * tanh(s / cap) (op_tanh);
+ *   s[j] = dot(q, k_j) chain ascending d (int8: of the codes of k_j; then s = s * ks[j], with kbias s = fma(s, ks[j], e[j])); s = s * scale; softcap > 0: s = cap * tanh(s / cap) (op_tanh);
  *   bias not NULL: s = s + (bias[h][j] - bias[h][pos[t]]); bias: of the rank's heads, up to a multiple of 256 positions each;
  *   m = max s; p[j] = exp(s[j] - m); l = lanes8(p) with lane (position % 8), absent positions add nothing;
  *   o[d] = chain over ascending positions: fma(p[j], v_j[d], o[d]), starting from 0 (int8: p[j] * vs[j] and the codes of v_j).
+ *   kbias: e[j] = chain ascending d of fma(q[d], flat[d], .), continued over the pairs in their order by fma(c, A, .), fma(s, B, .), c and s at
+ *   position j, A = fma(q[da], ba, q[db] * bb), B = fma(q[db], ba, -(q[da] * bb));
  * Merge in ascending chunks, starting from the first chunk's (M, L, O) = (m, l, o):
  *   M' = max(M, m); a = exp(M - M'); b = exp(m - M'); L' = fma(L, a, l * b); O'[d] = fma(O[d], a, o[d] * b).
  * out = (O * c) / L (division), c = 1. sinks: not NULL: after the last chunk M' = max(M, sink[h]); c = exp(M - M');
@@ -135,7 +152,7 @@ typedef struct { op_kv kv; op_batch b; const float *k, *v; size_t ks, vs; } op_k
  * scratch holds op_attn_scratch() floats (fewer: not split). The barrier is called by all threads of the operation or by none. */
 typedef struct {
     op_kv kv; op_batch b; const float *q; size_t qs; uint32_t n_heads, q_head0, group, kv_head0;
-    float scale, softcap; uint32_t window; const float *sinks; const float *bias; size_t bias_stride; float *out; size_t os;
+    float scale, softcap; uint32_t window; const float *sinks; const float *bias; size_t bias_stride; const op_kbias *kbias; float *out; size_t os;
     float *scratch; size_t scratch_floats; void (*barrier)(void *user, uint32_t thread); void *barrier_user;
     uint32_t max_pos; /* for devices: positions of the rows are less; 0: not known, chunks are not split */
 } op_attn_args;

@@ -223,12 +223,16 @@ static void write_own(const exec *x, rank_state *k, op_kv_write_args a, bool is_
     a.kv.layer_off += head * a.kv.head_bytes;
     a.k = is_k ? a.k + own.lo : NULL;
     a.v = is_k ? NULL : a.v + own.lo;
+    op_kbias kb;
+    if (a.kbias) kb = *a.kbias, kb.head += head, a.kbias = &kb;
     if (a.kv.n_kv_heads) RUN(kv_write, a);
 }
 
 static void run_kv_write(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
     op_kv_write_args a = {0};
+    op_kbias kb;
+    a.kbias = exec_kbias(x, k, c->layer, &kb);
     a.kv = kv_of(x, k, c->layer, &a.b);
     a.k = slot_at(x, k, c->in[0], &a.ks);
     a.v = slot_at(x, k, c->in[1], &a.vs);
@@ -275,6 +279,8 @@ static void run_attn(const exec *x, rank_state *k, const prog_instr *c, uint32_t
                       .scratch = k->scratch, .scratch_floats = k->scratch_floats, .barrier = k->stream ? NULL : gate_wait, .barrier_user = k->gate};
     const float *sinks = x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank].sinks;
     if (sinks) a.sinks = sinks + s->q_head.lo;
+    op_kbias kb;
+    a.kbias = exec_kbias(x, k, c->layer, &kb);
     if (k->alibi) a.bias = k->alibi + (size_t)s->q_head.lo * x->alibi_rows, a.bias_stride = x->alibi_rows;
     a.kv = kv_of(x, k, c->layer, &a.b);
     a.q = slot_at(x, k, c->in[0], &a.qs);
@@ -515,6 +521,7 @@ tess_status exec_open(const tess_model *m, const kv_pool *kv_, comm *c, uint32_t
     x->comm = c;
     x->max_rows = max_rows;
     tess_status st = pool_open(&x->m, c ? 1 : MAX(m->n_threads, m->shards.n_ranks), &x->threads, err);
+    if (st >= 0 && !c && kv_->groups[0].kv[0].dtype == DT_I8) st = kbias_open(&x->kbias, m, err);
     bool exact = m->compute != TESS_COMPUTE_F32; /* else q8 and q4 are computed as floats */
     if (st >= 0) st = program_body(&m->a, exact ? m->quant : NULL, &x->m, &x->body, err);
     if (st >= 0) st = program_head(&m->a, exact && m->head_quant, &x->m, &x->head, err);
@@ -545,6 +552,7 @@ void exec_close(exec *x)
         plan_free(&x->m, &k->head);
     }
     exec_positions_close(x);
+    kbias_close(&x->kbias);
     program_free(&x->body);
     program_free(&x->head);
     mem_free(&x->m, x->logits);

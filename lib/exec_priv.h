@@ -2,6 +2,7 @@
 #ifndef TESS_EXEC_PRIV_H
 #define TESS_EXEC_PRIV_H
 #include "exec.h"
+#include "kbias.h"
 
 typedef struct {
     const tess_model *model;
@@ -33,6 +34,7 @@ typedef struct exec_device exec_device;
 typedef struct {
     uint32_t key, rows[ARCH_MAX_ATTN_KINDS];
     float *inv[ARCH_MAX_ATTN_KINDS], *cs[ARCH_MAX_ATTN_KINDS];
+    float *lanes[ARCH_MAX_ATTN_KINDS]; /* of cs, with kbias (kernels/ops.h) */
     float *copy[MAX_RANKS][ARCH_MAX_ATTN_KINDS]; /* of cs, of its first copied rows, in memory of a device (exec_device.c) */
     uint32_t copied[MAX_RANKS][ARCH_MAX_ATTN_KINDS];
 } rope_set;
@@ -51,6 +53,9 @@ struct exec {
     rope_set *ropes;   /* exec_rope.c */
     uint32_t n_ropes;
     size_t cap_ropes;
+    kbias kbias;       /* of int8 pages, with the tables of each sequence of the batch */
+    const float **kbias_cs[ARCH_MAX_ATTN_KINDS], **kbias_lanes[ARCH_MAX_ATTN_KINDS];
+    uint32_t kbias_seqs; /* room in them */
     float *alibi;      /* [n_heads][alibi_rows], NULL: none */
     uint32_t alibi_rows;
     comm *comm;        /* NULL: all ranks are on the CPU */
@@ -107,6 +112,8 @@ void device_embed(const exec *x, rank_state *k, const prog_instr *c);
 /* exec_rope.c: tables for the sequences of a batch up to max_pos; the table of a key that was among the last ones */
 tess_status exec_positions(exec *x, const uint32_t *keys, uint32_t n_seqs, uint32_t max_pos, tess_error *err);
 const float *exec_rope_table(const exec *x, const rank_state *k, uint32_t key, uint32_t kind);
+/* What of the layer's K bias its pages do not hold; NULL: nothing is kept apart. */
+const op_kbias *exec_kbias(const exec *x, const rank_state *k, uint32_t layer, op_kbias *b);
 void exec_positions_close(exec *x);
 /* exec_moe.c: the operations of mixtures of experts. */
 void exec_moe(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n);

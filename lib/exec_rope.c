@@ -47,6 +47,12 @@ static tess_status reach(exec *x, rope_set *s, uint32_t kind, uint32_t rows, tes
     if (!t) return ERR(err, TESS_E_NOMEM, "no memory for the rope table of %u positions", want);
     rope_fill(attn, s->inv[kind], dims, have, want, t + (size_t)have * dims);
     s->cs[kind] = t;
+    if (x->kbias.heads) {
+        float *lanes = mem_realloc(&x->m, s->lanes[kind], bytes);
+        if (!lanes) return ERR(err, TESS_E_NOMEM, "no memory for the rope table of %u positions", want);
+        kbias_lanes(t, dims / 2, have, want, lanes);
+        s->lanes[kind] = lanes;
+    }
     s->rows[kind] = want;
     return TESS_OK;
 }
@@ -101,6 +107,30 @@ static tess_status alibi_reach(exec *x, uint32_t rows, tess_error *err)
     return TESS_OK;
 }
 
+/* The tables of every sequence, for what kbias keeps apart. */
+static tess_status kbias_positions(exec *x, const uint32_t *keys, uint32_t n_seqs, tess_error *err)
+{
+    if (!x->kbias.heads) return TESS_OK;
+    for (uint32_t i = 0; i < x->model->a.n_attn_kinds && n_seqs > x->kbias_seqs; i++) {
+        const float **cs = mem_calloc(&x->m, n_seqs, sizeof *cs), **lanes = mem_calloc(&x->m, n_seqs, sizeof *lanes);
+        mem_free(&x->m, x->kbias_cs[i]);
+        mem_free(&x->m, x->kbias_lanes[i]);
+        x->kbias_cs[i] = cs, x->kbias_lanes[i] = lanes;
+        if (cs && lanes) continue;
+        x->kbias_seqs = 0;
+        return ERR(err, TESS_E_NOMEM, "no memory for the rope tables of %u sequences", n_seqs);
+    }
+    x->kbias_seqs = MAX(x->kbias_seqs, n_seqs);
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        const rope_set *s = find_set(x, keys[i]); /* NULL: the model has no rope */
+        for (uint32_t kind = 0; s && kind < x->model->a.n_attn_kinds; kind++) {
+            x->kbias_cs[kind][i] = s->cs[kind];
+            x->kbias_lanes[kind][i] = s->lanes[kind];
+        }
+    }
+    return TESS_OK;
+}
+
 tess_status exec_positions(exec *x, const uint32_t *keys, uint32_t n_seqs, uint32_t max_pos, tess_error *err)
 {
     const arch *a = &x->model->a;
@@ -109,6 +139,7 @@ tess_status exec_positions(exec *x, const uint32_t *keys, uint32_t n_seqs, uint3
         TRY(take_set(x, keys[i], keys, n_seqs, &s, err));
         for (uint32_t kind = 0; kind < a->n_attn_kinds; kind++) TRY(reach(x, s, kind, max_pos + 1, err));
     }
+    TRY(kbias_positions(x, keys, n_seqs, err));
     return alibi_reach(x, max_pos + 1, err);
 }
 
@@ -118,13 +149,27 @@ const float *exec_rope_table(const exec *x, const rank_state *k, uint32_t key, u
     return k->stream ? s->copy[k->rank][kind] : s->cs[kind];
 }
 
+const op_kbias *exec_kbias(const exec *x, const rank_state *k, uint32_t layer, op_kbias *b)
+{
+    const arch *m = &x->model->a;
+    const op_kbias_head *heads = x->kbias.heads ? x->kbias.heads[(size_t)layer * x->model->shards.n_ranks + k->rank] : NULL;
+    if (!heads) return NULL;
+    *b = (op_kbias){heads, m->rope_dims / 2, x->kbias_cs[m->layer_attn[layer]], x->kbias_lanes[m->layer_attn[layer]]};
+    return b;
+}
+
 void exec_positions_close(exec *x)
 {
     for (uint32_t i = 0; i < x->n_ropes; i++)
         for (uint32_t kind = 0; kind < ARCH_MAX_ATTN_KINDS; kind++) {
             mem_free(&x->m, x->ropes[i].cs[kind]);
+            mem_free(&x->m, x->ropes[i].lanes[kind]);
             mem_free(&x->m, x->ropes[i].inv[kind]);
         }
+    for (uint32_t kind = 0; kind < ARCH_MAX_ATTN_KINDS; kind++) {
+        mem_free(&x->m, x->kbias_cs[kind]);
+        mem_free(&x->m, x->kbias_lanes[kind]);
+    }
     mem_free(&x->m, x->ropes);
     mem_free(&x->m, x->alibi);
 }

@@ -9,6 +9,8 @@
  *   npy_compare logprobs GOLDEN.json INDEX OUT.npy TOLERANCE
  *       log-softmax of rows of OUT against prompt_logprobs, greedy_logprobs and the top 20 after the prompt
  *   npy_compare near OUT1.npy OUT2.npy TOLERANCE
+ *   npy_compare kl REF.npy OUT.npy MOST LEAST [FROM]
+ *       mean KL divergence of OUT from REF over rows FROM.. is at most MOST, and the best id is the same in at least LEAST of them
  *   npy_compare within A B TOLERANCE                two numbers
  *   npy_compare offset FILE.safetensors NAME        where the tensor's data begin in the file
  * Exit status 0 = equal; 1 = different, with the place and the difference; 2 = something can not be read. A NaN differs.
@@ -172,6 +174,38 @@ static int compare_logprobs(char **a)
     return verdict("prompt", prompt, tolerance) | verdict("greedy", greedy, tolerance) | verdict("top 20", top, tolerance);
 }
 
+/* Of one row: sum of p * (log p - log q), p from a, q from b; *same: both have their greatest logit at one id. */
+static double row_kl(const float *a, const float *b, size_t n, bool *same)
+{
+    size_t ta = 0, tb = 0;
+    double sa = 0, sb = 0, kl = 0;
+    for (size_t i = 1; i < n; i++) ta = a[i] > a[ta] ? i : ta, tb = b[i] > b[tb] ? i : tb;
+    for (size_t i = 0; i < n; i++) sa += exp((double)a[i] - (double)a[ta]), sb += exp((double)b[i] - (double)b[tb]);
+    for (size_t i = 0; i < n; i++) {
+        double p = (double)a[i] - (double)a[ta] - log(sa), q = (double)b[i] - (double)b[tb] - log(sb);
+        kl += exp(p) * (p - q);
+    }
+    *same = ta == tb;
+    return kl;
+}
+
+static int compare_kl(int argc, char **a)
+{
+    matrix x = read_npy(a[0]), y = read_npy(a[1]);
+    double kl = 0, most = atof(a[2]), least = atof(a[3]);
+    size_t from = argc > 4 ? (size_t)atol(a[4]) : 0, agree = 0, n = x.rows > from ? x.rows - from : 0;
+    if (n == 0 || x.rows != y.rows || x.cols != y.cols) bad(a[1], "the shapes differ, or there are no rows");
+    for (size_t i = from; i < x.rows; i++) {
+        bool same;
+        kl += row_kl(x.v + i * x.cols, y.v + i * x.cols, x.cols, &same) / (double)n;
+        agree += same;
+    }
+    free(x.owner);
+    free(y.owner);
+    printf("%s: mean KL %.3g, allowed %.3g; same best id in %.4f of %zu rows, wanted %.4f\n", a[1], kl, most, (double)agree / (double)n, n, least);
+    return kl <= most && (double)agree >= least * (double)n ? 0 : 1;
+}
+
 static int print_offset(const char *path, const char *name)
 {
     size_t n;
@@ -205,6 +239,7 @@ int main(int argc, char **argv)
     const char *what = argc > 1 ? argv[1] : "";
     if (argc >= 4 && (strcmp(what, "ids") == 0 || strcmp(what, "text") == 0 || strcmp(what, "number") == 0)) return print_value(argc, argv);
     if (argc == 5 && strcmp(what, "logits") == 0) return compare_logits(argv + 2);
+    if ((argc == 6 || argc == 7) && strcmp(what, "kl") == 0) return compare_kl(argc - 2, argv + 2);
     if (argc == 6 && strcmp(what, "logprobs") == 0) return compare_logprobs(argv + 2);
     if (argc == 5 && strcmp(what, "near") == 0) return compare_near(argv + 2);
     if (argc == 5 && strcmp(what, "within") == 0) return verdict("number", fabs(atof(argv[2]) - atof(argv[3])), atof(argv[4]));

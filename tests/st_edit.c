@@ -4,6 +4,7 @@
  *   st_edit IN.safetensors list                      the names, one a line
  *   st_edit IN.safetensors OUT.safetensors EDIT...   applies the edits in turn and writes what is left
  *       only:A,B  drop:A  copy:A=B (B gets the data of A)  flip:A (one bit of the data)  add:A=N (N bytes, U8)
+ *       put:A=I:X,J:Y (elements I, J.. of a bfloat16 tensor become X, Y..)
  * Exit status 0, or 2 when something can not be done.
  */
 #include <jansson.h>
@@ -82,6 +83,25 @@ static json_t *need(json_t *all, const char *name)
     return v;
 }
 
+static void put(json_t *t, const char *name, char *list)
+{
+    json_t *hex = json_object_get(t, "hex");
+    char *text = strdup(json_string_value(hex));
+    if (!text || strcmp(json_string_value(json_object_get(t, "dtype")), "BF16") != 0) die("is not bfloat16", name);
+    for (char *item = strtok(list, ","); item; item = strtok(NULL, ",")) {
+        char *colon = strchr(item, ':'), byte[5];
+        size_t at = (size_t)atol(item) * 4;
+        float x = colon ? strtof(colon + 1, NULL) : 0;
+        uint32_t bits;
+        memcpy(&bits, &x, 4);
+        if (!colon || at + 4 > strlen(text)) die("no such element", name);
+        snprintf(byte, sizeof byte, "%02x%02x", bits >> 16 & 255, bits >> 24);
+        memcpy(text + at, byte, 4);
+    }
+    json_string_set(hex, text);
+    free(text);
+}
+
 static void edit(json_t *all, char *e)
 {
     char *arg = strchr(e, ':');
@@ -101,7 +121,9 @@ static void edit(json_t *all, char *e)
         text[1] = text[1] == '0' ? '1' : '0';
         json_string_set(hex, text);
         free(text);
-    } else if (strcmp(e, "add") == 0 && second) {
+    } else if (strcmp(e, "put") == 0 && second)
+        put(need(all, arg), arg, second);
+    else if (strcmp(e, "add") == 0 && second) {
         size_t n = (size_t)atol(second);
         char *zero = calloc(n * 2 + 1, 1);
         if (!zero) die("no memory", arg);

@@ -7,7 +7,14 @@
 #include "ops_common.h"
 
 enum { MAX_SEQ = 3, MAX_ROWS = 40, MAX_PAGES = 80 };
+/* A K bias that int8 pages do not hold, with a rope table of its own for every sequence. */
 typedef struct {
+    op_kbias arg;
+    op_kbias_head *head;
+    float *cs[MAX_SEQ], *lanes[MAX_SEQ];
+} kept_bias;
+typedef struct {
+    kept_bias *bias; /* NULL: none */
     op_kv kv;
     uint32_t n_seq, len[MAX_SEQ];   /* positions written */
     float *k[MAX_SEQ], *v[MAX_SEQ]; /* [pos][head][dim], as the pages hold them */
@@ -28,9 +35,72 @@ static void read_codes(const op_kv *pg, const uint8_t *head, uint32_t slot, uint
     }
 }
 
-static void world_make(world *w, uint32_t dtype, uint32_t page, uint32_t heads, uint32_t k_dim, uint32_t v_dim, uint32_t max_len)
+/* Of random heads: some pairs of n_cs, some of the dimensions behind them. Large: many times what K is. */
+static kept_bias *bias_make(uint32_t heads, uint32_t k_dim, uint32_t n_pos)
 {
-    *w = (world){.kv = {.dtype = dtype,
+    kept_bias *b = must(calloc(1, sizeof *b));
+    uint32_t n_cs = rnd(k_dim / 2 + 1), rows = (n_pos + 15) / 16 * 16;
+    b->head = must(calloc(heads, sizeof *b->head));
+    for (uint32_t h = 0; h < heads; h++) {
+        float *flat = rnd(2) && 2 * n_cs < k_dim ? must(calloc(k_dim, sizeof *flat)) : NULL;
+        for (uint32_t d = 2 * n_cs; flat && d < k_dim; d++) flat[d] = rnd(2) ? 100 * real() : 0;
+        b->head[h] = (op_kbias_head){.flat = flat, .n_pairs = MIN(rnd(KBIAS_PAIRS + 1), n_cs)};
+        for (uint32_t i = 0, p = rnd(n_cs + 1); i < b->head[h].n_pairs; i++, p++)
+            b->head[h].pair[i] = (op_kbias_pair){p % n_cs, p % n_cs, p % n_cs + n_cs, 100 * real(), 100 * real()};
+    }
+    for (uint32_t s = 0; s < MAX_SEQ; s++) {
+        b->cs[s] = must(malloc(((size_t)rows * n_cs + 1) * 2 * sizeof(float)));
+        b->lanes[s] = must(malloc(((size_t)rows * n_cs + 1) * 2 * sizeof(float)));
+        for (uint32_t i = 0; i < rows * n_cs; i++) {
+            uint32_t pos = i / n_cs, pair = i % n_cs;
+            float angle = (float)pos * (0.9f + 0.1f * (float)s) / (float)(1 + pair * pair);
+            for (uint32_t j = 0; j < 2; j++) {
+                float v = j ? sinf(angle) : cosf(angle);
+                b->cs[s][2 * i + j] = v;
+                b->lanes[s][((size_t)(pos / 8 * n_cs + pair) * 2 + j) * 8 + pos % 8] = v;
+            }
+        }
+    }
+    b->arg = (op_kbias){b->head, n_cs, (const float *const *)b->cs, (const float *const *)b->lanes};
+    return b;
+}
+static void bias_free(kept_bias *b, uint32_t heads)
+{
+    if (!b) return;
+    for (uint32_t h = 0; h < heads; h++) free((void *)(uintptr_t)b->head[h].flat);
+    for (uint32_t s = 0; s < MAX_SEQ; s++) free(b->cs[s]), free(b->lanes[s]);
+    free(b->head), free(b);
+}
+/* Adds sign times the bias as position pos of sequence s has it to a row of K. */
+static void bias_add(const kept_bias *b, uint32_t s, uint32_t h, uint32_t pos, uint32_t k_dim, double sign, double *k)
+{
+    const op_kbias_head *head = &b->head[h];
+    for (uint32_t d = 0; head->flat && d < k_dim; d++) k[d] += sign * (double)head->flat[d];
+    for (uint32_t i = 0; i < head->n_pairs; i++) {
+        const op_kbias_pair *p = &head->pair[i];
+        size_t at = ((size_t)pos * b->arg.n_cs + p->i) * 2;
+        double c = (double)b->cs[s][at], n = (double)b->cs[s][at + 1], ba = (double)p->ba, bb = (double)p->bb;
+        k[p->da] += sign * (ba * c - bb * n);
+        k[p->db] += sign * (ba * n + bb * c);
+    }
+}
+/* All rows of K of a sequence: what is in the pages, or what was given. */
+static void bias_rows(const world *w, uint32_t s, double sign)
+{
+    uint32_t heads = w->kv.n_kv_heads, n = w->kv.k_dim;
+    double *row = must(malloc(n * sizeof *row));
+    for (uint32_t i = 0; w->bias && i < w->len[s] * heads; i++) {
+        float *k = w->k[s] + (size_t)i * n;
+        for (uint32_t d = 0; d < n; d++) row[d] = (double)k[d];
+        bias_add(w->bias, s, i % heads, i / heads, n, sign, row);
+        for (uint32_t d = 0; d < n; d++) k[d] = (float)row[d];
+    }
+    free(row);
+}
+
+static void world_make(world *w, uint32_t dtype, uint32_t page, uint32_t heads, uint32_t k_dim, uint32_t v_dim, uint32_t max_len, kept_bias *bias)
+{
+    *w = (world){.bias = bias, .kv = {.dtype = dtype,
                         .page_tokens = page,
                         .n_kv_heads = heads,
                         .k_dim = k_dim,
@@ -50,10 +120,12 @@ static void world_make(world *w, uint32_t dtype, uint32_t page, uint32_t heads, 
         w->tables[s] = w->pages[s];
         uint32_t *pos = must(calloc(w->len[s], sizeof *pos)), *seq = must(calloc(w->len[s], sizeof *seq));
         for (uint32_t t = 0; t < w->len[s]; t++) pos[t] = t, seq[t] = s;
-        op_kv_write_args a = {
-            w->kv, {w->len[s], pos, seq, w->tables}, w->k[s], w->v[s], (size_t)heads * k_dim, (size_t)heads * v_dim};
+        op_kv_write_args a = {w->kv, {w->len[s], pos, seq, w->tables}, w->k[s], w->v[s], (size_t)heads * k_dim,
+                              (size_t)heads * v_dim, w->bias ? &w->bias->arg : NULL};
+        bias_rows(w, s, 1); /* what comes is K with its bias */
         const op_table *ops = rnd(2) && fast ? fast : &op_table_ref;
         EACH_THREAD(ops->kv_write, &a, between(1, 5));
+        bias_rows(w, s, -1);
         free(pos), free(seq);
         for (uint32_t i = 0; dtype == DT_I8 && i < w->len[s] * heads; i++) {
             const uint8_t *head = w->pages[s][i / heads / page] + w->kv.layer_off + i % heads * w->kv.head_bytes;
@@ -66,6 +138,7 @@ static void world_make(world *w, uint32_t dtype, uint32_t page, uint32_t heads, 
 }
 static void world_free(world *w)
 {
+    bias_free(w->bias, w->kv.n_kv_heads);
     for (uint32_t s = 0; s < w->n_seq; s++) {
         free(w->k[s]), free(w->v[s]);
         for (uint32_t i = 0; i < MAX_PAGES; i++) free(w->pages[s][i]);
@@ -78,7 +151,7 @@ static void kv_write_is_right(void **state)
     for (uint32_t i = 0; i < 40; i++) {
         world w;
         uint32_t heads = between(1, 3), kd = between(1, 40), vd = between(1, 40), es = i % 2 ? 2 : 4;
-        world_make(&w, i % 2 ? DT_F16 : DT_F32, 16u << rnd(3), heads, kd, vd, 100);
+        world_make(&w, i % 2 ? DT_F16 : DT_F32, 16u << rnd(3), heads, kd, vd, 100, NULL);
         for (uint32_t s = 0; s < w.n_seq; s++)
             for (uint32_t p = 0; p < (w.len[s] + w.kv.page_tokens - 1) / w.kv.page_tokens * w.kv.page_tokens; p++)
                 for (uint32_t j = 0; j < heads * (kd + vd); j++) {
@@ -109,6 +182,7 @@ static void kv_write_int8_is_equal(void **state)
         op_kv_layout(&pg);
         uint8_t *page[2] = {must(malloc(heads * pg.head_bytes)), must(malloc(heads * pg.head_bytes))}, *const *tables[2] = {page, page + 1};
         float *k = reals((size_t)n * heads * kd), *v = reals((size_t)n * heads * vd);
+        kept_bias *bias = rnd(2) ? bias_make(heads, kd, n) : NULL;
         float unit = rnd(3) ? 1.0f : hard[2 + rnd(4)];
         for (uint32_t j = 0; j < n * heads * kd; j++) k[j] *= unit;
         k[rnd(n * heads * kd)] = hard[rnd(ARRAY_LEN(hard))];
@@ -116,11 +190,12 @@ static void kv_write_int8_is_equal(void **state)
         for (uint32_t t = 0; t < n; t++) pos[t] = t;
         for (int j = 0; j < 2; j++) {
             memset(page[j], 0xee, heads * pg.head_bytes);
-            op_kv_write_args a = {pg, {n, pos, seq, &tables[j]}, k, v, (size_t)heads * kd, (size_t)heads * vd};
+            op_kv_write_args a = {pg, {n, pos, seq, &tables[j]}, k, v, (size_t)heads * kd, (size_t)heads * vd, bias ? &bias->arg : NULL};
             EACH_THREAD((j ? fast : &op_table_ref)->kv_write, &a, between(1, 5));
         }
         assert_memory_equal(page[0], page[1], heads * pg.head_bytes);
         for (int j = 0; j < 2; j++) free(page[j]);
+        bias_free(bias, heads);
         free(k), free(v);
     }
 }
@@ -133,8 +208,10 @@ static void attn_double(const world *w, const op_attn_args *a, uint32_t t, uint3
     double max = a->sinks ? (double)a->sinks[h] : -1e300, sum = 0;
     for (uint32_t j = lo; j <= pos; j++) {
         double dot = 0;
-        for (uint32_t d = 0; d < w->kv.k_dim; d++)
-            dot += (double)a->q[t * a->qs + h * w->kv.k_dim + d] * (double)w->k[sq][((size_t)j * heads + g) * w->kv.k_dim + d];
+        static double k[KBIAS_DIM];
+        for (uint32_t d = 0; d < w->kv.k_dim; d++) k[d] = (double)w->k[sq][((size_t)j * heads + g) * w->kv.k_dim + d];
+        if (w->bias) bias_add(w->bias, sq, g, j, w->kv.k_dim, 1, k);
+        for (uint32_t d = 0; d < w->kv.k_dim; d++) dot += (double)a->q[t * a->qs + h * w->kv.k_dim + d] * k[d];
         dot *= (double)a->scale;
         s[j] = a->softcap > 0 ? (double)a->softcap * tanh(dot / (double)a->softcap) : dot;
         max = fmax(max, s[j]);
@@ -196,11 +273,13 @@ static void attn_case(uint32_t dtype, uint32_t k_dim, uint32_t v_dim, uint32_t m
 {
     world w;
     uint32_t kv_heads = between(1, 3), group = between(1, 5), pos[MAX_ROWS], seq[MAX_ROWS], skip = rnd(group);
-    world_make(&w, dtype, 16u << rnd(3), kv_heads, k_dim, v_dim, max_len);
+    kept_bias *bias = dtype == DT_I8 && rnd(2) ? bias_make(kv_heads, k_dim, max_len) : NULL;
+    world_make(&w, dtype, 16u << rnd(3), kv_heads, k_dim, v_dim, max_len, bias);
     op_attn_args a = {.kv = w.kv,
                       .b = {attn_rows(&w, most_rows, pos, seq), pos, seq, w.tables},
                       .group = group,
                       .kv_head0 = rnd(3),
+                      .kbias = w.bias ? &w.bias->arg : NULL,
                       .scale = 1.0f / sqrtf((float)k_dim)};
     a.q_head0 = a.kv_head0 * group + skip; /* a rank may begin and end within a group */
     a.n_heads = kv_heads * group - skip - rnd(group - (kv_heads == 1 ? skip : 0));
@@ -218,7 +297,7 @@ static void attn_case(uint32_t dtype, uint32_t k_dim, uint32_t v_dim, uint32_t m
     for (uint32_t j = 0; versus_double && j < a.b.n_tokens * a.n_heads; j++) {
         attn_double(&w, &a, j / a.n_heads, j % a.n_heads, want);
         for (uint32_t d = 0; d < v_dim; d++)
-            check_near("attn", want[d], y[0][j / a.n_heads * a.os + j % a.n_heads * v_dim + d], 3e-5);
+            check_near("attn", want[d], y[0][j / a.n_heads * a.os + j % a.n_heads * v_dim + d], w.bias ? 3e-3 : 3e-5);
     }
     if (fast) {
         attn_fast(&a, y[1], between(1, 5), max_len);
@@ -258,7 +337,7 @@ static void attn_bears_bad_numbers(void **state)
     const float bad[] = {NAN, INFINITY, -INFINITY, 3e38f};
     for (size_t i = 0; i < 4 * ARRAY_LEN(bad); i++) {
         world w;
-        world_make(&w, DT_F32, 16, 1, 16, 16, 300);
+        world_make(&w, DT_F32, 16, 1, 16, 16, 300, NULL);
         uint32_t pos[MAX_ROWS], seq[MAX_ROWS];
         op_attn_args a = {.kv = w.kv,
                           .b = {attn_rows(&w, 6, pos, seq), pos, seq, w.tables},
@@ -290,7 +369,7 @@ static void bits_are_pinned(void **state)
     rng = 88172645463325252u;
     float *q = reals(N * T), *sinks = reals(HEADS), y[N * T];
     world k;
-    world_make(&k, DT_F16, 16, 2, 16, 16, 300);
+    world_make(&k, DT_F16, 16, 2, 16, 16, 300, NULL);
     uint32_t pos[T] = {0, k.len[0] / 2, k.len[0] - 1}, seq[T] = {0};
     op_attn_args a = {.kv = k.kv,
                       .b = {T, pos, seq, k.tables},
@@ -307,7 +386,7 @@ static void bits_are_pinned(void **state)
     if (h != 0x0313088d81675e88) fail_msg("hash %016llx", (unsigned long long)h);
     world_free(&k);
     rng = 88172645463325252u;
-    world_make(&k, DT_I8, 16, 2, 16, 16, 300);
+    world_make(&k, DT_I8, 16, 2, 16, 16, 300, NULL);
     uint32_t pos8[T] = {0, k.len[0] / 2, k.len[0] - 1};
     a.kv = k.kv, a.b.pos = pos8, a.b.tables = k.tables;
     op_table_ref.attn(&a, 0, 1);

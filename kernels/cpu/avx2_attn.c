@@ -29,6 +29,7 @@ typedef struct {
     _Alignas(32) float m[Q_MAX], l[Q_MAX];     /* of the chunk */
     _Alignas(32) float fa[Q_MAX], fb[Q_MAX];   /* factors of the old and the new part */
     _Alignas(32) float ks[ATTN_CHUNK], vs[ATTN_CHUNK]; /* int8: scales of the chunk's seen positions */
+    float kept[Q_MAX][2 * KBIAS_PAIRS + 1];    /* kbias: factors of c and s of each pair, then what is the same everywhere */
     _Alignas(32) float s[Q_MAX][ATTN_CHUNK];   /* scores, then probabilities; by position % ATTN_CHUNK */
 } attn_tile;
 
@@ -151,6 +152,59 @@ static void tile_scores(attn_tile *x, const seen *c)
     }
 }
 
+/* ---- K bias ---- */
+static void kbias_factors(const op_kbias_head *h, const float *q, uint32_t k_dim, float *kept)
+{
+    float flat = 0.0f;
+    for (uint32_t d = 0; h->flat && d < k_dim; d++) flat = fmaf(q[d], h->flat[d], flat);
+    for (uint32_t i = 0; i < h->n_pairs; i++) {
+        const op_kbias_pair *p = &h->pair[i];
+        kept[2 * i] = fmaf(q[p->da], p->ba, q[p->db] * p->bb);
+        kept[2 * i + 1] = fmaf(q[p->db], p->ba, -(q[p->da] * p->bb));
+    }
+    kept[2 * h->n_pairs] = flat;
+}
+
+/* Scores of n queries from i on at positions j .. j + 15 of the chunk times their scale, plus what the query makes of the bias. */
+INLINE void kbias_block(attn_tile *x, const op_kbias_head *h, uint32_t i, const uint32_t n, uint32_t j, const float *lanes, size_t at,
+                        size_t next)
+{
+    __m256 e[2][3];
+    UNROLL for (uint32_t t = 0; t < n; t++) e[0][t] = e[1][t] = set8(x->kept[i + t][2 * h->n_pairs]);
+    for (uint32_t k = 0; k < h->n_pairs; k++) {
+        const float *cs = lanes + at + h->pair[k].i * 16, *f = &x->kept[i][2 * k];
+        __m256 c0 = _mm256_loadu_ps(cs), s0 = _mm256_loadu_ps(cs + 8);
+        __m256 c1 = _mm256_loadu_ps(cs + next), s1 = _mm256_loadu_ps(cs + next + 8);
+        UNROLL for (uint32_t t = 0; t < n; t++, f += sizeof x->kept[0] / sizeof *f) {
+            __m256 a = set8(f[0]), b = set8(f[1]);
+            e[0][t] = _mm256_fmadd_ps(s0, b, _mm256_fmadd_ps(c0, a, e[0][t]));
+            e[1][t] = _mm256_fmadd_ps(s1, b, _mm256_fmadd_ps(c1, a, e[1][t]));
+        }
+    }
+    __m256 ks0 = _mm256_load_ps(x->ks + j), ks1 = _mm256_load_ps(x->ks + j + 8);
+    UNROLL for (uint32_t t = 0; t < n; t++) {
+        float *s = &x->s[i + t][j];
+        _mm256_store_ps(s, _mm256_fmadd_ps(_mm256_load_ps(s), ks0, e[0][t]));
+        _mm256_store_ps(s + 8, _mm256_fmadd_ps(_mm256_load_ps(s + 8), ks1, e[1][t]));
+    }
+}
+
+static void tile_kbias(attn_tile *x, const seen *c)
+{
+    const op_kbias *kb = x->a->kbias;
+    const op_kbias_head *h = &kb->head[x->g];
+    const float *lanes = kb->lanes[x->a->b.seq[x->t0]]; /* NULL when nothing is rotated */
+    const size_t next = (size_t)kb->n_cs * 16;
+    uint32_t end = c->r1 * x->n_h;
+    for (uint32_t p = c->lo / 16 * 16; p < c->hi; p += 16) {
+        size_t at = p / 8 * next;
+        uint32_t i = c->r0 * x->n_h, j = p - c->base;
+        for (; i + 3 <= end; i += 3) kbias_block(x, h, i, 3, j, lanes, at, next);
+        if (end - i == 2) kbias_block(x, h, i, 2, j, lanes, at, next);
+        else if (end - i == 1) kbias_block(x, h, i, 1, j, lanes, at, next);
+    }
+}
+
 /* ---- softmax ---- */
 INLINE __m256 seen_lanes(uint32_t j, uint32_t lo, uint32_t hi) /* positions j .. j + 7 that lie in [lo, hi) */
 {
@@ -184,11 +238,11 @@ static void query_softmax(attn_tile *x, uint32_t i, uint32_t base, uint32_t lo, 
 {
     const float *bias = x->a->bias ? x->a->bias + (x->h0 + i % x->n_h) * x->a->bias_stride : NULL;
     float *s = x->s[i], lanes[8], m = -INFINITY;
-    bool int8 = x->a->kv.dtype == DT_I8;
+    bool int8 = x->a->kv.dtype == DT_I8, scale = int8 && !x->a->kbias; /* tile_kbias has applied the scale of K */
     __m256 max, sum = _mm256_setzero_ps();
-    if (bias) max = final_scores(x, s, lo, hi, int8, true, bias + base, bias[row_pos(x, i / x->n_h)]);
-    else if (x->a->softcap > 0.0f) max = final_scores(x, s, lo, hi, int8, true, NULL, 0.0f);
-    else max = int8 ? final_scores(x, s, lo, hi, true, false, NULL, 0.0f) : final_scores(x, s, lo, hi, false, false, NULL, 0.0f);
+    if (bias) max = final_scores(x, s, lo, hi, scale, true, bias + base, bias[row_pos(x, i / x->n_h)]);
+    else if (x->a->softcap > 0.0f) max = final_scores(x, s, lo, hi, scale, true, NULL, 0.0f);
+    else max = scale ? final_scores(x, s, lo, hi, true, false, NULL, 0.0f) : final_scores(x, s, lo, hi, false, false, NULL, 0.0f);
     _mm256_storeu_ps(lanes, max);
     for (int k = 0; k < 8; k++) m = lanes[k] > m ? lanes[k] : m;
     const __m256 m8 = set8(m);
@@ -286,6 +340,7 @@ static void tile_chunk(attn_tile *x, uint32_t base)
     uint32_t q0 = c.r0 * x->n_h, q1 = c.r1 * x->n_h;
     if (x->a->kv.dtype == DT_I8) load_scales(x, &c);
     tile_scores(x, &c);
+    if (x->a->kbias) tile_kbias(x, &c);
     for (uint32_t i = q0; i < q1; i++) {
         uint32_t r = i / x->n_h, lo = MAX(base, row_lo(x, r)), hi = MIN(base + ATTN_CHUNK, row_pos(x, r) + 1);
         query_softmax(x, i, base, lo - base, hi - base);
@@ -326,6 +381,7 @@ static void tile_open(attn_tile *x, const op_attn_args *a, uint32_t t0, uint32_t
         x->q[i] = a->q + t * a->qs + h * a->kv.k_dim;
         x->o[i] = a->out + t * a->os + h * a->kv.v_dim;
         x->first[i] = true;
+        if (a->kbias) kbias_factors(&a->kbias->head[g], x->q[i], a->kv.k_dim, x->kept[i]);
     }
 }
 

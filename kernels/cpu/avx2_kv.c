@@ -48,6 +48,25 @@ INLINE void store_i8(uint8_t *p, uint32_t unit, size_t stride, const float *x, u
     }
 }
 
+/* K of row t without the bias that is kept apart. */
+static void kbias_subtract(const op_kv_write_args *a, uint32_t t, uint32_t g, const float *k, float *out)
+{
+    const op_kbias *kb = a->kbias;
+    const op_kbias_head *h = &kb->head[g];
+    const float *cs = kb->cs[a->b.seq[t]]; /* NULL when nothing is rotated */
+    uint32_t n = a->kv.k_dim;
+    memcpy(out, k, n * sizeof *out);
+    for (uint32_t d = 0; h->flat && d < n; d += 8)
+        store_some(out + d, _mm256_sub_ps(load_some(out + d, n - d), load_some(h->flat + d, n - d)), n - d);
+    for (uint32_t i = 0; i < h->n_pairs; i++) {
+        const op_kbias_pair *p = &h->pair[i];
+        size_t at = ((size_t)a->b.pos[t] * kb->n_cs + p->i) * 2;
+        float c = cs[at], s = cs[at + 1];
+        out[p->da] = out[p->da] - fmaf(p->ba, c, -(p->bb * s));
+        out[p->db] = out[p->db] - fmaf(p->ba, s, p->bb * c);
+    }
+}
+
 static void write_k8(const op_kv *pg, uint8_t *page, uint32_t slot, const float *k)
 {
     float inv;
@@ -78,6 +97,8 @@ void avx2_kv_write(const op_kv_write_args *a, uint32_t thread, uint32_t n_thread
         const float *k = a->k ? a->k + t * a->ks + (size_t)g * pg->k_dim : NULL;
         const float *v = a->v ? a->v + t * a->vs + (size_t)g * pg->v_dim : NULL;
         if (pg->dtype == DT_I8) {
+            float rest[KBIAS_DIM];
+            if (k && a->kbias) kbias_subtract(a, t, g, k, rest), k = rest;
             if (k) write_k8(pg, page, slot, k);
             if (v) write_v8(pg, page, slot, v);
             continue;

@@ -342,6 +342,21 @@ static float kv_inverse(const op_kv *pg, const float *x, uint32_t n, uint8_t *sc
     return h == 0 || h == 0x7e00 ? NAN : 1.0f / f16_to_f32(h);
 }
 
+/* K of row t without the bias that is kept apart. */
+static void kbias_subtract(const op_kbias *kb, const op_batch *b, uint32_t t, uint32_t g, const float *k, uint32_t n, float *out)
+{
+    const op_kbias_head *h = &kb->head[g];
+    const float *cs = kb->cs[b->seq[t]]; /* NULL when nothing is rotated */
+    for (uint32_t d = 0; d < n; d++) out[d] = h->flat ? k[d] - h->flat[d] : k[d];
+    for (uint32_t i = 0; i < h->n_pairs; i++) {
+        const op_kbias_pair *p = &h->pair[i];
+        size_t at = ((size_t)b->pos[t] * kb->n_cs + p->i) * 2;
+        float c = cs[at], s = cs[at + 1];
+        out[p->da] = out[p->da] - fmaf(p->ba, c, -(p->bb * s));
+        out[p->db] = out[p->db] - fmaf(p->ba, s, p->bb * c);
+    }
+}
+
 void ref_kv_write(const op_kv_write_args *a, uint32_t thread, uint32_t n_threads)
 {
     const op_kv *pg = &a->kv;
@@ -353,6 +368,8 @@ void ref_kv_write(const op_kv_write_args *a, uint32_t thread, uint32_t n_threads
         uint8_t *page = kv_head(pg, &a->b, t, a->b.pos[t], g);
         if (a->k) {
             const float *k = a->k + t * a->ks + (size_t)g * pg->k_dim;
+            float rest[KBIAS_DIM];
+            if (a->kbias) kbias_subtract(a->kbias, &a->b, t, g, k, pg->k_dim, rest), k = rest;
             float inv = kv_inverse(pg, k, pg->k_dim, kv_scales(pg, page, false) + 2 * (size_t)slot);
             for (uint32_t d = 0; d < pg->k_dim; d++) kv_store(pg->dtype, page, kv_k_at(pg, slot, d), k[d], inv);
         }
@@ -370,6 +387,23 @@ typedef struct {
     bool first;
 } softmax_state;
 
+/* What the bias kept apart adds to the score of position j. */
+static float kbias_score(const op_kbias *kb, uint32_t seq, uint32_t g, const float *q, uint32_t k_dim, uint32_t j)
+{
+    const op_kbias_head *h = &kb->head[g];
+    const float *lanes = kb->lanes[seq];
+    float e = 0.0f;
+    for (uint32_t d = 0; h->flat && d < k_dim; d++) e = fmaf(q[d], h->flat[d], e);
+    for (uint32_t i = 0; i < h->n_pairs; i++) {
+        const op_kbias_pair *p = &h->pair[i];
+        float qa = q[p->da], qb = q[p->db];
+        size_t at = ((size_t)(j / 8) * kb->n_cs + p->i) * 16 + j % 8;
+        e = fmaf(lanes[at], fmaf(qa, p->ba, qb * p->bb), e);
+        e = fmaf(lanes[at + 8], fmaf(qb, p->ba, -(qa * p->bb)), e);
+    }
+    return e;
+}
+
 /* Scores of positions [p0, p1) of one chunk, at p[position % ATTN_CHUNK]; returns the greatest. */
 static float attn_scores(const op_attn_args *a, uint32_t t, uint32_t h, uint32_t g, uint32_t p0, uint32_t p1, float *p)
 {
@@ -381,7 +415,8 @@ static float attn_scores(const op_attn_args *a, uint32_t t, uint32_t h, uint32_t
         uint8_t *head = kv_head(pg, &a->b, t, j, g);
         float s = 0.0f;
         for (uint32_t d = 0; d < pg->k_dim; d++) s = fmaf(widen(pg->dtype, head, kv_k_at(pg, j % pg->page_tokens, d)), q[d], s);
-        if (pg->dtype == DT_I8) s = s * f16_to_f32(rd16(kv_scales(pg, head, false) + j % pg->page_tokens * 2));
+        float ks = pg->dtype == DT_I8 ? f16_to_f32(rd16(kv_scales(pg, head, false) + j % pg->page_tokens * 2)) : 1.0f;
+        s = a->kbias ? fmaf(s, ks, kbias_score(a->kbias, a->b.seq[t], g, q, pg->k_dim, j)) : s * ks;
         s = soft_cap(s * a->scale, a->softcap);
         if (bias) s = s + (bias[j] - bias[a->b.pos[t]]);
         p[j % ATTN_CHUNK] = s;
