@@ -161,6 +161,30 @@ chat=$("$run" -m "$m" --chat-template '<{{ messages[0].role }}:{{ messages[0].co
 equal "--chat-template" "<user:hey>" "$chat"
 printf '{"windows": [[1,5,7,9],[1,8]]}' >"$TMP/w.json"
 check "--ppl" sh -c "'$run' -m '$m' --ppl '$TMP/w.json' | grep -q '\"n_tokens\": 4'"
+# ---- --kl ----
+value() { "$BUILD/tests/npy_compare" number "$TMP/kl.json" "$1"; }
+check "--ppl with --logits" "$run" -m "$m" --ppl "$TMP/w.json" --logits "$TMP/ref.npy" --kv f32
+"$run" -m "$m" --ppl "$TMP/w.json" --kl "$TMP/ref.npy" --kv f32 >"$TMP/kl.json"
+equal "--kl of the same logits" "0 0 1" "$(value mean_kl) $(value max_kl) $(value same_best)"
+equal "--kl: the reference's mean_nll" "$(value mean_nll)" "$(value reference_mean_nll)"
+"$run" -m "$m" --ppl "$TMP/w.json" --kl "$TMP/ref.npy" --kv int8 -ub 2 >"$TMP/kl.json"
+check "--kl: int8 KV differs a little" awk -v kl="$(value mean_kl)" -v max="$(value max_kl)" 'BEGIN { exit !(kl > 0 && kl < 0.01 && max >= kl) }'
+"$run" -m "$m" --ppl "$TMP/w.json" --logits "$TMP/int8.npy" --kv int8 >"$TMP/out"
+check "--kl agrees with another program" sh -c "'$BUILD/tests/npy_compare' kl '$TMP/ref.npy' '$TMP/int8.npy' $(value mean_kl | awk '{ printf "%.9g", $1 * 1.000001 }') 0 &&
+    ! '$BUILD/tests/npy_compare' kl '$TMP/ref.npy' '$TMP/int8.npy' $(value mean_kl | awk '{ printf "%.9g", $1 * 0.999999 }') 0"
+expect "--kl without --ppl" 1 "goes with --ppl" "$run" -m "$m" -p x --kl "$TMP/ref.npy"
+expect "--kl and --logits" 1 "only one of" "$run" -m "$m" --ppl "$TMP/w.json" --kl "$TMP/ref.npy" --logits "$TMP/x.npy"
+expect "--kl: no such file" 2 "none.npy: No such file" "$run" -m "$m" --ppl "$TMP/w.json" --kl "$TMP/none.npy"
+expect "--kl: no NumPy file" 2 "w.json: is not a NumPy file" "$run" -m "$m" --ppl "$TMP/w.json" --kl "$TMP/w.json"
+expect "--kl: a directory" 2 "is not a regular file" "$run" -m "$m" --ppl "$TMP/w.json" --kl "$TMP"
+head -c 1000 "$TMP/ref.npy" >"$TMP/cut.npy"
+expect "--kl: cut off" 2 "shape and its size disagree" "$run" -m "$m" --ppl "$TMP/w.json" --kl "$TMP/cut.npy"
+printf '{"windows": [[1,5,7]]}' >"$TMP/w2.json"
+expect "--kl: another text" 2 "has 4 predictions, the text has 2" "$run" -m "$m" --ppl "$TMP/w2.json" --kl "$TMP/ref.npy"
+sed 's/, \([0-9]*\)), }/, 1  ), }/' "$TMP/ref.npy" >"$TMP/cols.npy"
+expect "--kl: another vocabulary" 2 "cols.npy: " "$run" -m "$m" --ppl "$TMP/w.json" --kl "$TMP/cols.npy"
+printf '{"windows": [[1],[]]}' >"$TMP/w2.json"
+expect "--ppl: nothing to predict" 2 "nothing to predict" "$run" -m "$m" --ppl "$TMP/w2.json"
 printf '{"windows": [[1,5,7,99999]]}' >"$TMP/w.json"
 expect "--ppl with a bad id" 2 "windows\[0\]\[3\]" "$run" -m "$m" --ppl "$TMP/w.json"
 

@@ -8,6 +8,7 @@
  * run_generate.c   the generation loop
  * run_npy.c        logits into a .npy file
  * run_ppl.c        --ppl
+ * run_kl.c         --kl
  * run_text.c       --tokenize, --detokenize, --render-chat
  *
  * Functions that return int give an exit code, 0 = done, and have printed the error line when it is not. Memory of the
@@ -63,6 +64,28 @@ int run_npy_open(run_npy *f, const char *path, size_t vocab);
 void run_npy_row(run_npy *f, uint64_t pos, const float *logits, size_t n);
 int run_npy_commit(run_npy *f, uint64_t want_rows);
 void run_npy_abort(run_npy *f); /* also after commit or without open (zeroed): no-op */
+
+/* ---- run_kl.c ---- */
+typedef struct {
+    int fd;
+    const char *path;
+    uint64_t data, rows; /* offset and rows of the reference */
+    size_t vocab;
+    float *row;          /* NULL: not open */
+    double *kl;          /* [n] of each prediction so far */
+    size_t n, cap;
+    uint64_t same;       /* predictions with the same best id */
+    double ref_nll;
+    int os_code;
+} run_kl;
+typedef struct { double mean, median, high /* 99 of 100 are at most this */, max, same_best, ref_nll; } run_kl_stats;
+/* The functions below do nothing on one that is not open (zeroed). After a failure close it as well. */
+int run_kl_open(run_kl *k, const char *path, size_t vocab);
+int run_kl_expect(const run_kl *k, uint64_t rows); /* says when the reference has another number of predictions */
+/* Prediction `row`, of the id `target`; a failure is remembered for run_kl_result. */
+void run_kl_row(run_kl *k, uint64_t row, const float *logits, size_t n, tess_token target);
+int run_kl_result(run_kl *k, run_kl_stats *s);
+void run_kl_close(run_kl *k);
 
 /* ---- the work ---- */
 int run_generate(run_state *r);

@@ -9,7 +9,7 @@ enum {
     O_ESCAPE, O_N, O_TEMP, O_TOP_K, O_TOP_P, O_MIN_P, O_REPEAT, O_REPEAT_LAST, O_PRESENCE, O_FREQUENCY, O_SEED, O_STOP,
     O_STOP_ID, O_IGNORE_EOS, O_ECHO, O_SPECIAL, O_OUT, O_PRINT_IDS, O_LOGITS, O_VERBOSE, O_TP, O_DEVICES, O_SPLIT, O_KV,
     O_COMPUTE, O_THREADS, O_CTX, O_CHUNK, O_PAGE, O_VERIFY, O_NO_VERIFY, O_TOKENIZE, O_DETOKENIZE, O_ADD_SPECIAL, O_RENDER,
-    O_PPL, O_LIST_DEVICES, O_VERSION, O_HELP, O_NOTHING, O_NOTHING_VALUE
+    O_PPL, O_KL, O_LIST_DEVICES, O_VERSION, O_HELP, O_NOTHING, O_NOTHING_VALUE
 };
 
 static const cli_option options[] = {
@@ -47,7 +47,7 @@ static const cli_option options[] = {
     {"-sp --special", O_SPECIAL, NULL, "print special tokens too"},
     {"-v --verbose", O_VERBOSE, NULL, "times, rates, memory and the seed on stderr"},
     {"--print-ids", O_PRINT_IDS, NULL, "print the generated ids, separated by commas, instead of text"},
-    {"--logits", O_LOGITS, "OUT.npy", "write the logits after each id of prompt and output: float32 [ids, vocabulary]"},
+    {"--logits", O_LOGITS, "OUT.npy", "write the logits after each id of prompt and output: float32 [ids, vocabulary];\nwith --ppl: those of every prediction"},
 
     {NULL, 0, NULL, "machine"},
     {"--tp -tp --tensor-parallel-size", O_TP, "R", "tensor-parallel ranks, 1 to 8 (all devices; 1 on the CPU)"},
@@ -68,6 +68,7 @@ static const cli_option options[] = {
     {"--detokenize", O_DETOKENIZE, NULL, "stdin: JSON array of ids, stdout: text, special tokens as well"},
     {"--render-chat", O_RENDER, NULL, "stdin: JSON {messages, template, add_generation_prompt, bos_token, eos_token,\nvariables, tools}, stdout: what the template makes of it; -m is optional"},
     {"--ppl", O_PPL, "FILE", "perplexity of a text, or of {\"windows\": [[ids]]}; prints JSON"},
+    {"--kl --kl-divergence-base", O_KL, "REF.npy", "with --ppl: also the KL divergence from the logits that --ppl with --logits wrote,\nfor the same text"},
     {"--list-devices", O_LIST_DEVICES, NULL, "what --devices can name here"},
     {"--version", O_VERSION, NULL, "version and what the library was built with"},
     {"-h --help", O_HELP, NULL, "this text"},
@@ -220,6 +221,7 @@ static bool set_option(run_options *o, int id, const char *name, const char *v)
     case O_ADD_SPECIAL: o->add_special = true; return true;
     case O_RENDER: return set_mode(o, RUN_RENDER_CHAT);
     case O_PPL: o->ppl_file = v; return set_mode(o, RUN_PPL);
+    case O_KL: o->kl_file = v; return true;
     case O_LIST_DEVICES: return set_mode(o, RUN_LIST_DEVICES);
     case O_NOTHING:
     case O_NOTHING_VALUE: return true;
@@ -235,6 +237,8 @@ static bool consistent(const run_options *o)
     else if (o->template_text && o->template_file) why = "only one of --chat-template and --chat-template-file can be given";
     else if ((o->system || o->system_file) && (o->raw || o->prompt_ids)) why = "a system message goes with a chat prompt, not with --raw or --prompt-ids";
     else if ((o->template_text || o->template_file) && (o->raw || o->prompt_ids)) why = "a chat template goes with a chat prompt, not with --raw or --prompt-ids";
+    else if (o->kl_file && o->mode != RUN_PPL) why = "--kl goes with --ppl FILE, the text that the logits were made from";
+    else if (o->kl_file && o->logits_file) why = "only one of --kl and --logits can be given";
     else if (!o->model && o->mode != RUN_LIST_DEVICES && o->mode != RUN_RENDER_CHAT) why = "no model is given: run-model -m MODEL.tess -p PROMPT; --help tells more";
     if (why) cli_error("%s", why);
     return !why;

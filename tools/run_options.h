@@ -18,7 +18,7 @@ typedef struct {
     bool escape, raw, add_special;
     const char *system, *system_file, *template_text, *template_file;
     /* Output. */
-    const char *out_file, *logits_file, *ppl_file;
+    const char *out_file, *logits_file, *ppl_file, *kl_file;
     bool echo, special, print_ids, verbose;
     /* Generation. */
     int64_t n_predict; /* -1: to the end of the text or of the context */

@@ -3,7 +3,8 @@
  *
  * Windows come from a JSON file {"windows": [[ids], ...]}, or a text is encoded (with what the tokenizer puts around a text)
  * and cut in windows of -c tokens (default: the model's context, at most 2048). Each window is a sequence of its own; its
- * first token is only read, never predicted. The logarithm is taken in double precision.
+ * first token is only read, never predicted. The logarithm is taken in double precision. Predictions are numbered over all
+ * windows; --logits writes the row of each, --kl compares it with such a file.
  */
 #include <jansson.h>
 #include <math.h>
@@ -20,6 +21,9 @@ typedef struct {
     size_t n;
     double nll;
     uint64_t count; /* predictions in nll */
+    uint64_t row0;  /* predictions of the windows before */
+    run_npy npy;
+    run_kl kl;
 } window;
 
 static double row_nll(const float *logits, size_t n, tess_token target)
@@ -36,6 +40,8 @@ static void on_logits(void *user, tess_seq seq, uint64_t pos, const float *logit
     window *w = user;
     (void)seq;
     if (pos + 1 >= w->n) return; /* nothing follows */
+    run_npy_row(&w->npy, w->row0 + pos, logits, n);
+    run_kl_row(&w->kl, w->row0 + pos, logits, n, w->ids[pos + 1]);
     w->nll += row_nll(logits, n, w->ids[pos + 1]);
     w->count++;
 }
@@ -64,47 +70,90 @@ static int run_window(window *w, tess_ctx *ctx, size_t index)
     return 0;
 }
 
+typedef struct {
+    double nll;
+    uint64_t count;
+    json_t *each; /* mean nll of the windows */
+} totals;
+
+static int print_totals(window *w, const totals *t)
+{
+    run_kl_stats kl;
+    int rc = run_kl_result(&w->kl, &kl);
+    if (rc) return rc;
+    double mean = t->nll / (double)t->count;
+    json_t *out = json_pack("{s:f,s:f,s:I,s:I,s:O}", "mean_nll", mean, "perplexity", exp(mean), "n_tokens", (json_int_t)t->count, "windows",
+                            (json_int_t)json_array_size(t->each), "mean_nll_per_window", t->each);
+    if (out && w->kl.row) {
+        json_t *more = json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "mean_kl", kl.mean, "median_kl", kl.median, "kl_99_percent", kl.high, "max_kl",
+                                 kl.max, "same_best", kl.same_best, "reference_mean_nll", kl.ref_nll);
+        json_object_update(out, more);
+        json_decref(more);
+    }
+    char *text = out ? json_dumps(out, JSON_REAL_PRECISION(12)) : NULL;
+    rc = text ? run_write(1, "stdout", text, strlen(text)) : CLI_EXIT_MEMORY;
+    if (!rc) rc = run_write(1, "stdout", "\n", 1);
+    free(text);
+    json_decref(out);
+    return rc;
+}
+
+static int walk_windows(window *w, tess_ctx *ctx, const run_ids *windows, size_t n, totals *t)
+{
+    int rc = 0;
+    for (size_t i = 0; i < n && !rc; i++) {
+        if (windows[i].n < 2) continue;
+        w->ids = windows[i].p;
+        w->n = windows[i].n;
+        rc = run_window(w, ctx, i);
+        t->nll += w->nll;
+        t->count += w->count;
+        w->row0 += w->n - 1;
+        json_array_append_new(t->each, json_real(w->nll / (double)w->count));
+        if (w->r->o->verbose && !rc)
+            fprintf(stderr, "window %zu of %zu: %zu tokens, mean nll %.6f\n", i + 1, n, w->n, w->nll / (double)w->count);
+    }
+    return rc;
+}
+
+/* Files for the rows of `predictions`. */
+static int open_rows(window *w, uint64_t predictions)
+{
+    const run_options *o = w->r->o;
+    if (predictions == 0) {
+        cli_error("%s: no window has two tokens, so there is nothing to predict", o->ppl_file);
+        return CLI_EXIT_FILE;
+    }
+    int rc = o->kl_file ? run_kl_open(&w->kl, o->kl_file, w->r->info.vocab_size) : 0;
+    if (!rc) rc = run_kl_expect(&w->kl, predictions);
+    return rc || !o->logits_file ? rc : run_npy_open(&w->npy, o->logits_file, w->r->info.vocab_size);
+}
+
 static int run_windows(run_state *r, const run_ids *windows, size_t n)
 {
     window w = {.r = r};
     tess_ctx_params cp;
-    tess_ctx *ctx;
-    double nll = 0;
-    uint64_t count = 0;
+    tess_ctx *ctx = NULL;
+    totals t = {0};
+    uint64_t predictions = 0;
+    for (size_t i = 0; i < n; i++) predictions += windows[i].n > 1 ? windows[i].n - 1 : 0;
     run_ctx_params(r->o, &cp);
     cp.on_logits = on_logits;
     cp.logits_user = &w;
-    if (tess_ctx_open(r->model, &cp, &ctx, &r->err) < 0) return cli_fail(&r->err);
-    run_watch_ctx(ctx);
-    json_t *each = json_array();
-    int rc = 0;
-    for (size_t i = 0; i < n && !rc; i++) {
-        if (windows[i].n < 2) continue;
-        w.ids = windows[i].p;
-        w.n = windows[i].n;
-        rc = run_window(&w, ctx, i);
-        nll += w.nll;
-        count += w.count;
-        json_array_append_new(each, json_real(w.nll / (double)w.count));
-        if (r->o->verbose && !rc) fprintf(stderr, "window %zu of %zu: %zu tokens, mean nll %.6f\n", i + 1, n, w.n, w.nll / (double)w.count);
-    }
-    run_watch_ctx(NULL);
-    tess_ctx_close(ctx);
-    if (!rc && count == 0) {
-        cli_error("%s: no window has two tokens, so there is nothing to predict", r->o->ppl_file);
-        rc = CLI_EXIT_FILE;
-    }
+    int rc = open_rows(&w, predictions);
+    if (!rc && tess_ctx_open(r->model, &cp, &ctx, &r->err) < 0) rc = cli_fail(&r->err);
     if (!rc) {
-        double mean = nll / (double)count;
-        json_t *out = json_pack("{s:f,s:f,s:I,s:I,s:O}", "mean_nll", mean, "perplexity", exp(mean), "n_tokens", (json_int_t)count,
-                                "windows", (json_int_t)json_array_size(each), "mean_nll_per_window", each);
-        char *text = out ? json_dumps(out, JSON_REAL_PRECISION(12)) : NULL;
-        rc = text ? run_write(1, "stdout", text, strlen(text)) : CLI_EXIT_MEMORY;
-        if (!rc) rc = run_write(1, "stdout", "\n", 1);
-        free(text);
-        json_decref(out);
+        run_watch_ctx(ctx);
+        t.each = json_array();
+        rc = walk_windows(&w, ctx, windows, n, &t);
+        run_watch_ctx(NULL);
     }
-    json_decref(each);
+    if (!rc) rc = run_npy_commit(&w.npy, predictions);
+    if (!rc) rc = print_totals(&w, &t);
+    tess_ctx_close(ctx);
+    run_npy_abort(&w.npy);
+    run_kl_close(&w.kl);
+    json_decref(t.each);
     return rc;
 }
 
