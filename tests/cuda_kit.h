@@ -1,8 +1,8 @@
 /*
  * cuda_kit.h - for t_cuda_*.c: operations of a CUDA device against ref.c, bit for bit.
  *
- * A test fills the arguments of an operation with host memory and runs ref; then takes a copy of the arguments whose pointers lead to
- * device memory of the same contents (dev_copy) and runs the device. Outputs lie between guards there too. Every buffer
+ * A test fills the arguments of an operation with host memory and runs ref; then takes a copy of the arguments whose pointers lead
+ * to device memory of the same contents (dev_copy) and runs the device. Outputs lie between guards there too. Every buffer
  * is an allocation of its own, so that tests/cuemu sees the first byte out of bounds. All runs on one stream of device 0;
  * without a device the tests are skipped.
  */
@@ -55,8 +55,14 @@ static inline void *dev_copy(const void *src, size_t n)
 }
 #define DEV_COPY(p, n) dev_copy(p, (n) * sizeof *(p))
 /* The same of a buffer of guarded(), guards included; and back, to another such buffer. */
-static inline float *dev_guarded(const float *p, size_t n) { return (float *)dev_copy(p - GUARD, (n + 2 * GUARD) * sizeof *p) + GUARD; }
-static inline void dev_fetch(float *to, const float *dev, size_t n) { dev_move(to - GUARD, dev - GUARD, (n + 2 * GUARD) * sizeof *to, false); }
+static inline float *dev_guarded(const float *p, size_t n)
+{
+    return (float *)dev_copy(p - GUARD, (n + 2 * GUARD) * sizeof *p) + GUARD;
+}
+static inline void dev_fetch(float *to, const float *dev, size_t n)
+{
+    dev_move(to - GUARD, dev - GUARD, (n + 2 * GUARD) * sizeof *to, false);
+}
 static inline void dev_free_all(void)
 {
     for (size_t i = 0; i < dev_mem.n; i++) device_free(dev_mem.p[i]);

@@ -20,7 +20,12 @@ static uint32_t pages_of(const world *w, uint32_t s) { return (w->len[s] + w->kv
 
 static void world_open(world *w, uint32_t dtype, uint32_t page, uint32_t heads, uint32_t k_dim, uint32_t v_dim, uint32_t max_len)
 {
-    *w = (world){.kv = {.dtype = dtype, .page_tokens = page, .n_kv_heads = heads, .k_dim = k_dim, .v_dim = v_dim, .layer_off = 64 * (uint64_t)rnd(3)},
+    *w = (world){.kv = {.dtype = dtype,
+                        .page_tokens = page,
+                        .n_kv_heads = heads,
+                        .k_dim = k_dim,
+                        .v_dim = v_dim,
+                        .layer_off = 64 * (uint64_t)rnd(3)},
                  .n_seq = between(1, MAX_SEQ)};
     op_kv_layout(&w->kv);
     w->bytes = w->kv.layer_off + heads * w->kv.head_bytes;
@@ -59,7 +64,8 @@ static void world_write(world *w, bool hard)
         for (uint32_t p = 0; p < w->len[s]; p++, at++) pos[at] = p, seq[at] = s;
     size_t ks = (size_t)heads * w->kv.k_dim + rnd(3), vs = (size_t)heads * w->kv.v_dim + rnd(3);
     float *k = reals(ks * n), *v = reals(vs * n);
-    for (uint32_t i = 0; hard && i < n / 2 + 1; i++) k[rnd((uint32_t)(ks * n))] = odd[rnd(ARRAY_LEN(odd))], v[rnd((uint32_t)(vs * n))] = odd[rnd(ARRAY_LEN(odd))];
+    for (uint32_t i = 0; hard && i < n / 2 + 1; i++)
+        k[rnd((uint32_t)(ks * n))] = odd[rnd(ARRAY_LEN(odd))], v[rnd((uint32_t)(vs * n))] = odd[rnd(ARRAY_LEN(odd))];
     for (size_t i = 0; hard && i < ks; i++) k[i] *= 1e-6f; /* a row whose scale is not a normal number of f16 */
     op_kv_write_args a = {.kv = w->kv, .b = {n, pos, seq, w->tables}, .k = k, .v = v, .ks = ks, .vs = vs};
     op_table_ref.kv_write(&a, 0, 1);
@@ -86,7 +92,11 @@ static void kv_write_is_equal(void **state)
     NEED_DEVICE();
     for (uint32_t i = 0; i < 45; i++) {
         world w;
-        world_open(&w, i % 3 == 2 ? DT_I8 : i % 3 ? DT_F16 : DT_F32, 16u << rnd(3), between(1, 3), between(1, 70), between(1, 70), 100);
+        world_open(&w,
+                   i % 3 == 2 ? DT_I8
+                   : i % 3    ? DT_F16
+                              : DT_F32,
+                   16u << rnd(3), between(1, 3), between(1, 70), between(1, 70), 100);
         world_tables(&w);
         world_write(&w, i % 2 != 0);
         check_pages(&w);
@@ -142,14 +152,19 @@ static void attn_on_device(op_attn_args a, float *want, const world *w, size_t n
 }
 
 enum { MLA = 1, HARD = 2 };
-static void attn_case(uint32_t dtype, uint32_t page, uint32_t k_dim, uint32_t v_dim, uint32_t max_len, uint32_t most_rows, uint32_t what)
+static void attn_case(uint32_t dtype, uint32_t page, uint32_t k_dim, uint32_t v_dim, uint32_t max_len, uint32_t most_rows,
+                      uint32_t what)
 {
     world w;
-    uint32_t kv_heads = what & MLA ? 1 : between(1, 3), group = what & MLA ? 19 : between(1, 10), pos[MAX_ROWS], seq[MAX_ROWS], skip = rnd(group);
+    uint32_t kv_heads = what & MLA ? 1 : between(1, 3), group = what & MLA ? 19 : between(1, 10), pos[MAX_ROWS], seq[MAX_ROWS],
+             skip = rnd(group);
     world_open(&w, dtype, page, kv_heads, k_dim, v_dim, max_len);
     world_tables(&w);
     world_write(&w, what & HARD);
-    op_attn_args a = {.kv = w.kv, .b = {last_rows(&w, most_rows, pos, seq), pos, seq, w.tables}, .group = group, .kv_head0 = rnd(3),
+    op_attn_args a = {.kv = w.kv,
+                      .b = {last_rows(&w, most_rows, pos, seq), pos, seq, w.tables},
+                      .group = group,
+                      .kv_head0 = rnd(3),
                       .scale = 1.0f / sqrtf((float)k_dim)};
     a.q_head0 = a.kv_head0 * group + skip; /* a rank may begin and end within a group */
     a.n_heads = kv_heads * group - skip - rnd(group - (kv_heads == 1 ? skip : 0));

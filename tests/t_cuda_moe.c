@@ -6,12 +6,25 @@ static void route_case(uint32_t kind, uint32_t n, uint32_t groups, uint32_t toke
 {
     uint32_t groups_used = between(1, groups), used = between(1, MIN((uint32_t)ARCH_MAX_USED, n / groups * groups_used));
     size_t xs = n + rnd(3), is = used + rnd(3), total = is * tokens;
-    float *x = reals(xs * tokens), *correction = reals(n), *w[2] = {guarded(total), guarded(total)}, *ids[2] = {guarded(total), guarded(total)};
+    float *x = reals(xs * tokens), *correction = reals(n), *w[2] = {guarded(total), guarded(total)},
+          *ids[2] = {guarded(total), guarded(total)};
     for (size_t i = 0; hard && i < xs * tokens; i++) /* equal ones, and what cannot be compared */
         x[i] = rnd(hard == 2 ? 3 : 40) ? (float)rnd(3) : rnd(3) ? NAN : rnd(2) ? INFINITY : -0.0f;
-    op_route_args a = {.kind = kind, .n_experts = n, .n_used = used, .n_groups = groups, .groups_used = groups_used, .norm = rnd(2) != 0,
-                       .scale = rnd(2) ? 1.0f : 2.5f, .correction = rnd(2) ? correction : NULL, .x = x, .xs = xs, .n_tokens = tokens,
-                       .ids = (uint32_t *)(void *)ids[0], .is = is, .w = w[0], .ws = is};
+    op_route_args a = {.kind = kind,
+                       .n_experts = n,
+                       .n_used = used,
+                       .n_groups = groups,
+                       .groups_used = groups_used,
+                       .norm = rnd(2) != 0,
+                       .scale = rnd(2) ? 1.0f : 2.5f,
+                       .correction = rnd(2) ? correction : NULL,
+                       .x = x,
+                       .xs = xs,
+                       .n_tokens = tokens,
+                       .ids = (uint32_t *)(void *)ids[0],
+                       .is = is,
+                       .w = w[0],
+                       .ws = is};
     op_table_ref.route(&a, 0, 1);
     float *dev_ids = dev_guarded(ids[1], total);
     a.x = DEV_COPY(x, xs * tokens), a.correction = a.correction ? DEV_COPY(correction, n) : NULL;
@@ -20,7 +33,8 @@ static void route_case(uint32_t kind, uint32_t n, uint32_t groups, uint32_t toke
     dev_fetch(w[1], a.w, total);
     dev_fetch(ids[1], dev_ids, total);
     check_equal("weights of route", w[0], w[1], total, tokens, used, is);
-    if (memcmp(ids[0] - GUARD, ids[1] - GUARD, (total + 2 * GUARD) * sizeof(float)) != 0) fail_msg("route: ids of %u experts differ", n);
+    if (memcmp(ids[0] - GUARD, ids[1] - GUARD, (total + 2 * GUARD) * sizeof(float)) != 0)
+        fail_msg("route: ids of %u experts differ", n);
     release(w[0]), release(w[1]), release(ids[0]), release(ids[1]);
     free(x), free(correction);
     dev_free_all();
@@ -57,7 +71,8 @@ static choice choice_make(uint32_t tokens)
     return c;
 }
 /* first, row and pair, in one buffer; returns the pairs that there are. */
-static uint32_t pairs_case(const choice *c, float **host, float **dev, const uint32_t **first, const uint32_t **row, const uint32_t **pair)
+static uint32_t pairs_case(const choice *c, float **host, float **dev, const uint32_t **first, const uint32_t **row,
+                           const uint32_t **pair)
 {
     size_t most = (size_t)c->tokens * c->used, n = c->n_local + 1 + 2 * most;
     float *p[2] = {guarded(n), guarded(n)}, *d = dev_guarded(p[1], n);
@@ -109,7 +124,8 @@ typedef struct {
 static expert_set experts_make(const layer *l, uint32_t rows)
 {
     uint32_t n = l->c->n_local;
-    expert_set s = {must(calloc(n + 1, sizeof *s.w)), must(calloc(n + 1, sizeof *s.bias)), must(calloc(n + 1, sizeof *s.host)), NULL};
+    expert_set s = {must(calloc(n + 1, sizeof *s.w)), must(calloc(n + 1, sizeof *s.bias)), must(calloc(n + 1, sizeof *s.host)),
+                    NULL};
     op_expert *on_dev = must(calloc(n + 1, sizeof *on_dev));
     for (uint32_t e = 0; e < n; e++) {
         dev_weight d;
@@ -149,15 +165,33 @@ static void layer_case(uint32_t tokens)
     uint32_t rows = between(1, 100), groups = (l.cols + 31) / 32;
     size_t xs = l.cols + rnd(3), gs = l.cols + rnd(3), ys = rows + rnd(3), gn = gs * l.most, yn = ys * l.most;
     size_t words = (size_t)groups * l.most * sizeof(op_group) / sizeof(float);
-    float *x = reals(xs * tokens), *g[2] = {guarded(gn), guarded(gn)}, *q[2] = {guarded(words), guarded(words)}, *y[2] = {guarded(yn), guarded(yn)};
+    float *x = reals(xs * tokens), *g[2] = {guarded(gn), guarded(gn)}, *q[2] = {guarded(words), guarded(words)},
+          *y[2] = {guarded(yn), guarded(yn)};
     float *dx = DEV_COPY(x, xs * tokens), *dg = dev_guarded(g[1], gn), *dq = dev_guarded(q[1], words), *dy = dev_guarded(y[1], yn);
     expert_set s = experts_make(&l, rows);
     for (int i = 0; i < 2; i++) {
         const uint32_t *count = l.first[i] + c.n_local;
-        op_gather_args ga = {.x = i ? dx : x, .xs = xs, .rows = l.row[i], .n = l.most, .cols = l.cols, .y = i ? dg : g[0], .ys = gs, .count = count};
-        op_quant_args qa = {.x = ga.y, .xs = gs, .n_tokens = l.most, .n_leaves = 1, .leaf_k = &l.cols, .y = (op_group *)(void *)(i ? dq : q[0]), .count = count};
-        op_experts_args ea = {.w = i ? s.dev : s.host, .n_local = c.n_local, .n_rows = rows, .n_k = l.cols, .n_max = l.most, .first = l.first[i],
-                              .x = ga.y, .xs = gs, .xq = qa.y, .xqs = l.most, .y = i ? dy : y[0], .ys = ys};
+        op_gather_args ga = {
+            .x = i ? dx : x, .xs = xs, .rows = l.row[i], .n = l.most, .cols = l.cols, .y = i ? dg : g[0], .ys = gs, .count = count};
+        op_quant_args qa = {.x = ga.y,
+                            .xs = gs,
+                            .n_tokens = l.most,
+                            .n_leaves = 1,
+                            .leaf_k = &l.cols,
+                            .y = (op_group *)(void *)(i ? dq : q[0]),
+                            .count = count};
+        op_experts_args ea = {.w = i ? s.dev : s.host,
+                              .n_local = c.n_local,
+                              .n_rows = rows,
+                              .n_k = l.cols,
+                              .n_max = l.most,
+                              .first = l.first[i],
+                              .x = ga.y,
+                              .xs = gs,
+                              .xq = qa.y,
+                              .xqs = l.most,
+                              .y = i ? dy : y[0],
+                              .ys = ys};
         op_act_args aa = {.act = ACT_SILU, .g = ea.y, .gs = ys, .n_tokens = l.most, .n = rows, .y = ea.y, .ys = ys, .count = count};
         if (i) {
             ON_DEVICE(gather, &ga);
@@ -193,14 +227,30 @@ static void mix_is_equal(void **state)
         choice c = choice_make(between(1, 40));
         float *host, *dev;
         const uint32_t *first[2], *row[2], *pair[2];
-        uint32_t count = pairs_case(&c, &host, &dev, first, row, pair), n = between(1, 300), leaves = between(1, 8), leaf[9] = {c.lo};
+        uint32_t count = pairs_case(&c, &host, &dev, first, row, pair), n = between(1, 300), leaves = between(1, 8),
+                 leaf[9] = {c.lo};
         for (uint32_t l = 0; l < leaves; l++) leaf[l + 1] = c.lo + c.n_local * (l + 1) / leaves;
         size_t xs = n + rnd(3), ws = c.used + rnd(3), ys = n + rnd(3), yl = ys * c.tokens, total = yl * leaves;
         float *x = reals(xs * (count + 1)), *w = reals(ws * c.tokens), *y[2] = {guarded(total), guarded(total)};
-        op_mix_args a = {.x = x, .xs = xs, .ids = c.ids, .pair = pair[0], .w = w, .is = c.is, .ps = c.used, .ws = ws, .n_used = c.used,
-                         .leaf = leaf, .n_leaves = leaves, .n_tokens = c.tokens, .n = n, .y = y[0], .ys = ys, .yl = yl};
+        op_mix_args a = {.x = x,
+                         .xs = xs,
+                         .ids = c.ids,
+                         .pair = pair[0],
+                         .w = w,
+                         .is = c.is,
+                         .ps = c.used,
+                         .ws = ws,
+                         .n_used = c.used,
+                         .leaf = leaf,
+                         .n_leaves = leaves,
+                         .n_tokens = c.tokens,
+                         .n = n,
+                         .y = y[0],
+                         .ys = ys,
+                         .yl = yl};
         op_table_ref.mix(&a, 0, 1);
-        a.x = DEV_COPY(x, xs * count), a.ids = DEV_COPY(c.ids, (size_t)c.tokens * c.is), a.pair = pair[1], a.w = DEV_COPY(w, ws * c.tokens);
+        a.x = DEV_COPY(x, xs * count), a.ids = DEV_COPY(c.ids, (size_t)c.tokens * c.is), a.pair = pair[1],
+        a.w = DEV_COPY(w, ws * c.tokens);
         a.y = dev_guarded(y[1], total);
         ON_DEVICE(mix, &a);
         dev_fetch(y[1], a.y, total);

@@ -35,14 +35,20 @@ static uint32_t some_tokens(void)
 }
 
 /* ---- quant, linear, embed ---- */
-static op_group *quant_case(const float *x, size_t xs, uint32_t tokens, const uint32_t *leaf, uint32_t leaves, const op_group **dev, bool counted)
+static op_group *quant_case(const float *x, size_t xs, uint32_t tokens, const uint32_t *leaf, uint32_t leaves, const op_group **dev,
+                            bool counted)
 {
     uint32_t groups = 0, count = counted ? rnd(tokens + 1) : tokens;
     size_t cols = 0;
     for (uint32_t l = 0; l < leaves; l++) groups += (leaf[l] + GROUP_K - 1) / GROUP_K, cols += leaf[l];
     size_t words = (size_t)groups * tokens * sizeof(op_group) / sizeof(float);
     output o = output_make(words);
-    op_quant_args a = {.x = x, .xs = xs, .n_tokens = tokens, .n_leaves = leaves, .leaf_k = leaf, .y = (op_group *)(void *)o.want,
+    op_quant_args a = {.x = x,
+                       .xs = xs,
+                       .n_tokens = tokens,
+                       .n_leaves = leaves,
+                       .leaf_k = leaf,
+                       .y = (op_group *)(void *)o.want,
                        .count = counted ? &count : NULL};
     op_table_ref.quant(&a, 0, 1);
     a.x = DEV_COPY(x, (tokens - 1) * xs + cols);
@@ -65,7 +71,7 @@ static op_group *quant_case(const float *x, size_t xs, uint32_t tokens, const ui
 static void quant_is_equal(void **state)
 {
     (void)state;
-    const float hard[] = {0, -0.0f, 1e-40f, 1e-31f, 1e-30f, 3e38f, -3.4e38f, NAN, INFINITY, -INFINITY};
+    const float hard[] = {0, -0.0f, 1e-40f, 1e-31f, 1e-30f, 3e38f, -3.4e38f, NAN, INFINITY, -INFINITY, 0x1p-100f, 0x1.fffffep-101f};
     NEED_DEVICE();
     for (uint32_t i = 0; i < 120; i++) {
         uint32_t leaves = between(1, 8), leaf[8], tokens = some_tokens();
@@ -73,7 +79,7 @@ static void quant_is_equal(void **state)
         for (uint32_t l = 0; l < leaves; l++) cols += leaf[l] = between(1, 100);
         size_t xs = cols + rnd(4);
         float *x = reals(xs * tokens);
-        for (size_t k = 0; i % 3 == 0 && k < xs * tokens; k++) x[k] *= rnd(2) ? 1e-30f : 1e-38f;
+        for (size_t k = 0; i % 3 == 0 && k < xs * tokens; k++) x[k] *= i % 4 ? rnd(2) ? 1e-30f : 1e-38f : 0;
         for (uint32_t k = 0; i % 2 && k < 5; k++) x[rnd((uint32_t)(xs * tokens))] = hard[rnd(ARRAY_LEN(hard))];
         quant_case(x, xs, tokens, leaf, leaves, NULL, i % 4 == 1);
         free(x);
@@ -82,7 +88,9 @@ static void quant_is_equal(void **state)
 }
 
 enum { GROUPS = 1 };
-static const struct { uint32_t dtype, what; } kinds[] = {
+static const struct {
+    uint32_t dtype, what;
+} kinds[] = {
     {DT_F32, 0}, {DT_F16, 0}, {DT_BF16, 0}, {DT_Q8, GROUPS}, {DT_Q4, GROUPS}, {DT_Q8, 0}, {DT_Q4, 0},
 };
 static void linear_case(uint32_t dtype, uint32_t rows, uint32_t n_k, uint32_t tokens, uint32_t what)
@@ -112,8 +120,8 @@ static void linear_case(uint32_t dtype, uint32_t rows, uint32_t n_k, uint32_t to
     for (size_t i = 0; i < o.n; i++) { /* rows of a leaf; all else stays as it was */
         size_t l = i / yl, t = i % yl / ys, r = i % yl % ys;
         if (!same(o.want[i], o.got[i]) || (t >= tokens && as_bits(o.got[i]) != poison))
-            fail_msg("linear, type %u, %u x %u, %u tokens: leaf %zu, token %zu, row %zu: %a, want %a", dtype, rows, n_k, tokens, l, t, r,
-                     (double)o.got[i], (double)o.want[i]);
+            fail_msg("linear, type %u, %u x %u, %u tokens: leaf %zu, token %zu, row %zu: %a, want %a", dtype, rows, n_k, tokens, l,
+                     t, r, (double)o.got[i], (double)o.want[i]);
     }
     check_equal("linear", o.want, o.got, o.n, 1, o.n, o.n);
     release(o.want), release(o.got);
@@ -129,7 +137,8 @@ static void linear_is_equal(void **state)
     NEED_DEVICE();
     for (uint32_t i = 0; i < 60; i++)
         for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
-            linear_case(kinds[k].dtype, i < 40 ? i + 1 : between(1, 200), between(1, i % 8 ? 150 : 600), some_tokens(), kinds[k].what);
+            linear_case(kinds[k].dtype, i < 40 ? i + 1 : between(1, 200), between(1, i % 8 ? 150 : 600), some_tokens(),
+                        kinds[k].what);
     for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
         linear_case(kinds[k].dtype, 33, 64 * (uint32_t)(k + 1), 300, kinds[k].what);
         linear_case(kinds[k].dtype, 32, 2000, 2, kinds[k].what);
@@ -150,8 +159,15 @@ static void embed_is_equal(void **state)
         int32_t *ids = must(calloc(tokens, sizeof *ids));
         for (uint32_t t = 0; t < tokens; t++) ids[t] = (int32_t)rnd(lo + rows + 20) - 5;
         output o = output_make(ys * tokens);
-        op_embed_args a = {.w = &w.w, .row_lo = lo, .row_hi = lo + rows, .ids = ids, .n_tokens = tokens, .n = n,
-                           .scale = rnd(2) ? 1.0f : 1.7f, .y = o.want, .ys = ys};
+        op_embed_args a = {.w = &w.w,
+                           .row_lo = lo,
+                           .row_hi = lo + rows,
+                           .ids = ids,
+                           .n_tokens = tokens,
+                           .n = n,
+                           .scale = rnd(2) ? 1.0f : 1.7f,
+                           .y = o.want,
+                           .ys = ys};
         op_table_ref.embed(&a, 0, 1);
         a.w = &d.w, a.ids = DEV_COPY(ids, tokens), a.y = o.dev;
         ON_DEVICE(embed, &a);
@@ -174,8 +190,18 @@ static void norm_is_equal(void **state)
         if (i % 5 == 0) x[rnd((uint32_t)(stride * tokens))] = i % 2 ? NAN : 3e38f;
         bool in_place = rnd(2);
         output o = in_place ? output_from(x, tokens, cols, stride) : output_make(stride * tokens);
-        op_norm_args a = {.kind = i % 3, .x = in_place ? o.want : x, .xs = stride, .n_tokens = tokens, .n = n, .groups = groups, .w = w,
-                          .b = rnd(2) ? b : NULL, .gs = gs, .eps = 1e-5f, .y = o.want, .ys = stride};
+        op_norm_args a = {.kind = i % 3,
+                          .x = in_place ? o.want : x,
+                          .xs = stride,
+                          .n_tokens = tokens,
+                          .n = n,
+                          .groups = groups,
+                          .w = w,
+                          .b = rnd(2) ? b : NULL,
+                          .gs = gs,
+                          .eps = 1e-5f,
+                          .y = o.want,
+                          .ys = stride};
         op_table_ref.norm(&a, 0, 1);
         a.x = in_place ? o.dev : DEV_COPY(x, stride * tokens);
         a.w = DEV_COPY(w, n_w), a.b = a.b ? DEV_COPY(b, n_w) : NULL, a.y = o.dev;
@@ -191,7 +217,8 @@ static void norm_by_sums_is_equal(void **state)
     (void)state;
     NEED_DEVICE();
     for (uint32_t i = 0; i < 80; i++) {
-        uint32_t dim = i % 8 ? between(1, 70) : between(71, 1100), heads = between(1, 9), tokens = some_tokens(), n = dim * heads, cut = rnd(heads + 1);
+        uint32_t dim = i % 8 ? between(1, 70) : between(71, 1100), heads = between(1, 9), tokens = some_tokens(), n = dim * heads,
+                 cut = rnd(heads + 1);
         size_t xs = n + rnd(4), ss = heads + rnd(3);
         float *x = reals(xs * tokens), *w = reals(n);
         output s = output_make(ss * tokens);
@@ -202,9 +229,19 @@ static void norm_by_sums_is_equal(void **state)
         ON_DEVICE(head_sums, &h);
         uint32_t from = rnd(heads), cols = (heads - from) * dim; /* a rank's heads, and all sums in two parts */
         output o = output_make(xs * tokens);
-        op_sum_part parts[2] = {{s.want, ss, cut}, {s.want + cut, ss, heads - cut}}, on_dev[2] = {{s.dev, ss, cut}, {s.dev + cut, ss, heads - cut}};
-        op_norm_sums_args a = {.x = x + from * dim, .xs = xs, .n_tokens = tokens, .cols = cols, .n = n, .parts = parts, .n_parts = 2,
-                               .w = w + from * dim, .eps = 1e-5f, .y = o.want, .ys = xs};
+        op_sum_part parts[2] = {{s.want, ss, cut}, {s.want + cut, ss, heads - cut}},
+                    on_dev[2] = {{s.dev, ss, cut}, {s.dev + cut, ss, heads - cut}};
+        op_norm_sums_args a = {.x = x + from * dim,
+                               .xs = xs,
+                               .n_tokens = tokens,
+                               .cols = cols,
+                               .n = n,
+                               .parts = parts,
+                               .n_parts = 2,
+                               .w = w + from * dim,
+                               .eps = 1e-5f,
+                               .y = o.want,
+                               .ys = xs};
         op_table_ref.norm_sums(&a, 0, 1);
         a.x = dev_x + from * dim, a.parts = on_dev, a.w = (const float *)DEV_COPY(w, n) + from * dim, a.y = o.dev;
         ON_DEVICE(norm_sums, &a);
@@ -220,14 +257,22 @@ static void rope_is_equal(void **state)
     (void)state;
     NEED_DEVICE();
     for (uint32_t i = 0; i < 80; i++) {
-        uint32_t dim = i % 4 ? between(1, 40) * 2 : 256, dims = rnd(2) ? dim : between(0, dim / 2) * 2, heads = between(1, 9), tokens = some_tokens();
+        uint32_t dim = i % 4 ? between(1, 40) * 2 : 256, dims = rnd(2) ? dim : between(0, dim / 2) * 2, heads = between(1, 9),
+                 tokens = some_tokens();
         size_t cols = (size_t)dim * heads, stride = cols + rnd(3);
         uint32_t *pos = must(calloc(tokens, sizeof *pos));
         for (size_t t = 0; t < tokens; t++) pos[t] = rnd(20);
         float *x = reals(stride * tokens), *cs = reals(20 * (size_t)dims);
         output o = output_from(x, tokens, cols, stride);
-        op_rope_args a = {.kind = i % 3, .dims = dims, .x = o.want, .xs = stride, .n_tokens = tokens, .n_heads = heads, .head_dim = dim,
-                          .pos = pos, .cs = cs};
+        op_rope_args a = {.kind = i % 3,
+                          .dims = dims,
+                          .x = o.want,
+                          .xs = stride,
+                          .n_tokens = tokens,
+                          .n_heads = heads,
+                          .head_dim = dim,
+                          .pos = pos,
+                          .cs = cs};
         op_table_ref.rope(&a, 0, 1);
         a.x = o.dev, a.pos = DEV_COPY(pos, tokens), a.cs = DEV_COPY(cs, 20 * (size_t)dims);
         ON_DEVICE(rope, &a);
@@ -244,14 +289,25 @@ static void act_is_equal(void **state)
     (void)state;
     NEED_DEVICE();
     for (uint32_t i = 0; i < 120; i++) {
-        uint32_t act = i % 6, n = i % 7 ? between(1, 600) : 4096, tokens = i % 7 ? some_tokens() : 2, count = i % 3 ? tokens : rnd(tokens + 1);
+        uint32_t act = i % 6, n = i % 7 ? between(1, 600) : 4096, tokens = i % 7 ? some_tokens() : 2,
+                 count = i % 3 ? tokens : rnd(tokens + 1);
         size_t stride = n + rnd(4);
         float *g = reals(stride * tokens), *u = reals(stride * tokens);
         for (size_t k = 0; k < stride * tokens; k++) g[k] = i % 2 ? g[k] * 10 : as_float(rnd(1u << 16) << 16 | rnd(1u << 16));
         bool in_place = rnd(2), gated = act == ACT_SWIGLU_CLAMP || rnd(2);
         output o = in_place ? output_from(g, tokens, n, stride) : output_make(stride * tokens);
-        op_act_args a = {.act = act, .alpha = 1.702f, .limit = 7, .g = in_place ? o.want : g, .u = gated ? u : NULL, .gs = stride, .us = stride,
-                         .n_tokens = tokens, .n = n, .y = o.want, .ys = stride, .count = i % 3 ? NULL : &count};
+        op_act_args a = {.act = act,
+                         .alpha = 1.702f,
+                         .limit = 7,
+                         .g = in_place ? o.want : g,
+                         .u = gated ? u : NULL,
+                         .gs = stride,
+                         .us = stride,
+                         .n_tokens = tokens,
+                         .n = n,
+                         .y = o.want,
+                         .ys = stride,
+                         .count = i % 3 ? NULL : &count};
         op_table_ref.act(&a, 0, 1);
         a.g = in_place ? o.dev : DEV_COPY(g, stride * tokens), a.u = gated ? DEV_COPY(u, stride * tokens) : NULL, a.y = o.dev;
         a.count = DEV_COPY(a.count, 1);
@@ -275,9 +331,19 @@ static void reduce_is_equal(void **state)
         for (uint32_t l = 0; l < leaves; l++) dev[l] = DEV_COPY(in[l], total);
         bool in_place = i % 3 == 0;
         output o = in_place ? output_from(in[9], tokens, n, stride) : output_make(total);
-        op_reduce_args a = {.parts = (const float *const *)in, .n_leaves = leaves, .ps = stride, .bias = i & 1 ? in[8] : NULL,
-                            .residual = in_place ? o.want : i & 2 ? in[9] : NULL, .rs = stride, .scale = i & 4 ? 0.22f : 1.0f,
-                            .n_tokens = tokens, .n = n, .y = o.want, .ys = stride};
+        op_reduce_args a = {.parts = (const float *const *)in,
+                            .n_leaves = leaves,
+                            .ps = stride,
+                            .bias = i & 1 ? in[8] : NULL,
+                            .residual = in_place ? o.want
+                                        : i & 2  ? in[9]
+                                                 : NULL,
+                            .rs = stride,
+                            .scale = i & 4 ? 0.22f : 1.0f,
+                            .n_tokens = tokens,
+                            .n = n,
+                            .y = o.want,
+                            .ys = stride};
         op_table_ref.reduce(&a, 0, 1);
         a.parts = dev, a.bias = a.bias ? DEV_COPY(in[8], n) : NULL, a.y = o.dev;
         a.residual = in_place ? o.dev : a.residual ? DEV_COPY(in[9], total) : NULL;
@@ -298,7 +364,14 @@ static void logits_clamp_gate_are_equal(void **state)
         float *x = reals(total), *g = reals(tokens);
         for (size_t k = 0; i % 2 && k < total; k++) x[k] = as_float(rnd(1u << 16) << 16 | rnd(1u << 16));
         output l = output_from(x, tokens, n, stride), c = output_from(x, tokens, n, stride), s = output_make(total);
-        op_logits_args la = {.x = l.want, .xs = stride, .scale = 0.7f, .cap = i % 4 < 2 ? 3.0f : 0.0f, .n_tokens = tokens, .n = n, .y = l.want, .ys = stride};
+        op_logits_args la = {.x = l.want,
+                             .xs = stride,
+                             .scale = 0.7f,
+                             .cap = i % 4 < 2 ? 3.0f : 0.0f,
+                             .n_tokens = tokens,
+                             .n = n,
+                             .y = l.want,
+                             .ys = stride};
         op_clamp_args ca = {.x = c.want, .xs = stride, .n_tokens = tokens, .n = n, .limit = 0.5f};
         op_switch_args sa = {.x = x, .g = g, .xs = stride, .gs = 1, .n_tokens = tokens, .n = n, .y = s.want, .ys = stride};
         op_table_ref.logits(&la, 0, 1), op_table_ref.clamp(&ca, 0, 1), op_table_ref.gate(&sa, 0, 1);
@@ -336,9 +409,9 @@ static void nothing_is_fine(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(quant_is_equal),   cmocka_unit_test(linear_is_equal),       cmocka_unit_test(embed_is_equal),
-        cmocka_unit_test(norm_is_equal),    cmocka_unit_test(norm_by_sums_is_equal), cmocka_unit_test(rope_is_equal),
-        cmocka_unit_test(act_is_equal),     cmocka_unit_test(reduce_is_equal),       cmocka_unit_test(logits_clamp_gate_are_equal),
+        cmocka_unit_test(quant_is_equal),  cmocka_unit_test(linear_is_equal),       cmocka_unit_test(embed_is_equal),
+        cmocka_unit_test(norm_is_equal),   cmocka_unit_test(norm_by_sums_is_equal), cmocka_unit_test(rope_is_equal),
+        cmocka_unit_test(act_is_equal),    cmocka_unit_test(reduce_is_equal),       cmocka_unit_test(logits_clamp_gate_are_equal),
         cmocka_unit_test(nothing_is_fine),
     };
     RUN_CUDA_TESTS(tests);

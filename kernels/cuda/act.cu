@@ -53,7 +53,7 @@ static __global__ void act_cells(op_act_args a)
 {
     uint32_t i = cell_column();
     if (i >= a.n) return;
-    CELL_ROWS(t, a.count ? *a.count : a.n_tokens) {
+    CELL_ROWS (t, a.count ? *a.count : a.n_tokens) {
         float g = a.g[t * a.gs + i], *y = &a.y[t * a.ys + i];
         if (a.act == ACT_SWIGLU_CLAMP) *y = swiglu_clamp(g, a.u[t * a.us + i], a.alpha, a.limit);
         else *y = a.u ? apply(a.act, g) * a.u[t * a.us + i] : apply(a.act, g);

@@ -1,8 +1,8 @@
 /*
  * attn.cu - attention over pages: chunks of 256 positions, merged in ascending order.
  *
- * A block is one row and up to ATTN_HEADS query heads of one kv head ("tile"). Of a chunk it computes scores (a thread is a head and a
- * position), greatest score and sum (8 threads a head, one for each lane of ops.h), and values (a thread is a head and a dimension,
+ * A block is one row and up to ATTN_HEADS query heads of one kv head ("tile"). Of a chunk it computes scores (a thread is a head and
+ * a position), greatest score and sum (8 threads a head, one for each lane of ops.h), and values (a thread is a head and a dimension,
  * which walks the positions). Many rows: a block walks all chunks of its row and merges as it goes. Few rows: a block is one
  * chunk, leaves (m, l, o[v_dim]) in scratch, and a second kernel merges. Both do the same arithmetic in the same order.
  *
@@ -10,7 +10,12 @@
  */
 #include "cu_kv.cuh"
 
-enum { ATTN_HEADS = 8, ATTN_THREADS = 128, ATTN_MERGE_THREADS = 128, ATTN_SPLIT_MAX = 512 /* rows times heads whose chunks are split */ };
+enum {
+    ATTN_HEADS = 8,
+    ATTN_THREADS = 128,
+    ATTN_MERGE_THREADS = 128,
+    ATTN_SPLIT_MAX = 512 /* rows times heads whose chunks are split */
+};
 
 typedef struct {
     float p[ATTN_HEADS][ATTN_CHUNK]; /* by position % ATTN_CHUNK */
@@ -74,7 +79,8 @@ DEV void lanes_of(const attn_tile &x, uint32_t p0, uint32_t p1, bool sum, attn_s
 }
 
 /* Leaves the chunk's probabilities (int8: times the scales of V) in s.p, its max and sum in s.max and s.sum of threads h. */
-template <uint32_t DT> DEV void softmax_chunk(const op_attn_args &a, const attn_tile &x, uint32_t p0, uint32_t p1, attn_shared &s, float *m, float *l)
+template <uint32_t DT>
+DEV void softmax_chunk(const op_attn_args &a, const attn_tile &x, uint32_t p0, uint32_t p1, attn_shared &s, float *m, float *l)
 {
     uint32_t n = p1 - p0, h = threadIdx.x;
     for (uint32_t i = threadIdx.x; i < x.n_h * n; i += ATTN_THREADS)
@@ -102,7 +108,8 @@ template <uint32_t DT> DEV void softmax_chunk(const op_attn_args &a, const attn_
 }
 
 /* Dimension d of the chunk's weighted sum of V for the tile's head h. */
-template <uint32_t DT> DEV float value(const op_attn_args &a, const attn_tile &x, uint32_t p0, uint32_t p1, const float *p, uint32_t d)
+template <uint32_t DT>
+DEV float value(const op_attn_args &a, const attn_tile &x, uint32_t p0, uint32_t p1, const float *p, uint32_t d)
 {
     const op_kv &pg = a.kv;
     float o = 0.0f;
@@ -253,6 +260,6 @@ int cu_attn(const op_attn_args *a, void *stream)
 
 int cu_attn_load(void)
 {
-    return cu_load(attn_rows<DT_F32>, attn_rows<DT_F16>, attn_rows<DT_I8>,
-                   attn_chunks<DT_F32>, attn_chunks<DT_F16>, attn_chunks<DT_I8>, attn_merge);
+    return cu_load(attn_rows<DT_F32>, attn_rows<DT_F16>, attn_rows<DT_I8>, attn_chunks<DT_F32>, attn_chunks<DT_F16>,
+                   attn_chunks<DT_I8>, attn_merge);
 }

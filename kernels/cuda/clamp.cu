@@ -5,7 +5,7 @@ static __global__ void clamp_cells(op_clamp_args a)
 {
     uint32_t i = cell_column();
     if (i >= a.n) return;
-    CELL_ROWS(t, a.n_tokens) {
+    CELL_ROWS (t, a.n_tokens) {
         float x = a.x[t * a.xs + i];
         a.x[t * a.xs + i] = x < -a.limit ? -a.limit : x > a.limit ? a.limit : x;
     }

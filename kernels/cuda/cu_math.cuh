@@ -97,7 +97,8 @@ DEV float block_lanes8(const float *x, uint32_t n, float shift, bool squares, fl
         __syncthreads(); /* the last piece, or what the caller held here, was read */
         for (uint32_t i = threadIdx.x; i < m; i += blockDim.x) stage[i] = x[base + i] - shift;
         __syncthreads();
-        for (uint32_t i = threadIdx.x; threadIdx.x < 8 && i < m; i += 8) acc = squares ? fmaf(stage[i], stage[i], acc) : acc + stage[i];
+        for (uint32_t i = threadIdx.x; threadIdx.x < 8 && i < m; i += 8)
+            acc = squares ? fmaf(stage[i], stage[i], acc) : acc + stage[i];
     }
     if (threadIdx.x < 8) lanes[threadIdx.x] = acc;
     __syncthreads();

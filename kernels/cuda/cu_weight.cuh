@@ -1,8 +1,8 @@
 /*
  * cu_weight.cuh - weights in TILE8, and one block's part of a linear operation: 32 rows times up to 16 tokens.
  *
- * A block walks K in pieces. All threads copy a piece of the weights and of the activations to shared memory; then lane l of warp w is
- * row l of the block's four row blocks and keeps one chain for each of the tokens w, w + 4, ...: the order of ops.h, whatever
+ * A block walks K in pieces. All threads copy a piece of the weights and of the activations to shared memory; then lane l of warp w
+ * is row l of the block's four row blocks and keeps one chain for each of the tokens w, w + 4, ...: the order of ops.h, whatever
  * the shape. Shared memory holds weights as [4 row blocks][k][8 rows], a row block padded by 8 floats, so that the
  * 32 lanes meet 32 banks; quantized weights lie there as whole tiles.
  */
@@ -71,7 +71,8 @@ DEV void stage_columns(const lin_job &j, uint32_t t0, uint32_t k, uint32_t m, fl
         if (i % LIN_K < m) x[i] = j.x[(t0 + i / LIN_K) * j.xs + k + i % LIN_K];
 }
 
-template <uint32_t PER> DEV void dot_rows(const lin_job &j, uint64_t block0, uint32_t t0, uint32_t n, float *w, float *x, float (&acc)[PER])
+template <uint32_t PER>
+DEV void dot_rows(const lin_job &j, uint64_t block0, uint32_t t0, uint32_t n, float *w, float *x, float (&acc)[PER])
 {
     uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const float *wl = w + lane / TILE_ROWS * LIN_ROW + lane % TILE_ROWS, *xl = x + warp * LIN_K;
@@ -130,7 +131,8 @@ DEV float group_step(uint32_t dtype, const uint32_t *tile, uint32_t r, const uin
     return fmaf(f16_at(head, 8 + r), s, acc);
 }
 
-template <uint32_t PER> DEV void dot_groups(const lin_job &j, uint64_t block0, uint32_t t0, uint32_t n, float *w, float *x, float (&acc)[PER])
+template <uint32_t PER>
+DEV void dot_groups(const lin_job &j, uint64_t block0, uint32_t t0, uint32_t n, float *w, float *x, float (&acc)[PER])
 {
     uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, tile = tile_bytes(j.dtype) / 4;
     uint32_t row = LIN_GROUPS * tile + 8, n_groups = (j.n_k + GROUP_K - 1) / GROUP_K; /* + 8: other banks for each row block */
@@ -156,7 +158,8 @@ template <uint32_t PER> DEV void lin_block(const lin_job &j, uint64_t block0, ui
     uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int64_t row = (int64_t)(block0 * TILE_ROWS + lane) - j.row_skip;
     bool mine = row >= j.lo && row < j.hi;
-    uint32_t left = j.n_tokens - t0, n = mine && left > warp ? (left - warp + LIN_WARPS - 1) / LIN_WARPS : 0; /* tokens of this thread */
+    uint32_t left = j.n_tokens - t0,
+             n = mine && left > warp ? (left - warp + LIN_WARPS - 1) / LIN_WARPS : 0; /* tokens of this thread */
     float acc[PER] = {};
     if (j.xq && is_quant(j.dtype)) dot_groups<PER>(j, block0, t0, n, w, x, acc);
     else dot_rows<PER>(j, block0, t0, n, w, x, acc);

@@ -2,7 +2,10 @@
 #include "cu_weight.cuh"
 
 enum { EMBED_PARTS = 32 };
-typedef struct { op_run run[EMBED_PARTS]; uint32_t n, dtype; } embed_parts;
+typedef struct {
+    op_run run[EMBED_PARTS];
+    uint32_t n, dtype;
+} embed_parts;
 
 /* The row block that holds row `row` of the rank, and the lane in it; NULL: none does. */
 DEV const uint8_t *find_row(const embed_parts &p, uint32_t row, uint32_t *lane)
@@ -21,7 +24,7 @@ static __global__ void embed_rows(op_embed_args a, embed_parts parts)
 {
     uint32_t i = cell_column();
     if (i >= a.n) return;
-    CELL_ROWS(t, a.n_tokens) {
+    CELL_ROWS (t, a.n_tokens) {
         int64_t id = a.ids[t];
         uint32_t lane = 0;
         const uint8_t *block = id >= a.row_lo && id < a.row_hi ? find_row(parts, (uint32_t)(id - a.row_lo), &lane) : nullptr;

@@ -5,7 +5,7 @@ static __global__ void gate_cells(op_switch_args a)
 {
     uint32_t i = cell_column();
     if (i >= a.n) return;
-    CELL_ROWS(t, a.n_tokens) a.y[t * a.ys + i] = a.x[t * a.xs + i] * logistic(a.g[t * a.gs]);
+    CELL_ROWS (t, a.n_tokens) a.y[t * a.ys + i] = a.x[t * a.xs + i] * logistic(a.g[t * a.gs]);
 }
 
 int cu_gate(const op_switch_args *a, void *stream)

@@ -5,7 +5,7 @@ static __global__ void gather_cells(op_gather_args a)
 {
     uint32_t i = cell_column();
     if (i >= a.cols) return;
-    CELL_ROWS(p, a.count ? *a.count : a.n) a.y[p * a.ys + i] = a.x[a.rows[p] * a.xs + i];
+    CELL_ROWS (p, a.count ? *a.count : a.n) a.y[p * a.ys + i] = a.x[a.rows[p] * a.xs + i];
 }
 
 int cu_gather(const op_gather_args *a, void *stream)

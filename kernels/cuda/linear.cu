@@ -16,10 +16,14 @@ template <uint32_t PER> static __global__ void linear_runs(op_linear_args a, lin
     uint64_t block0 = (uint64_t)blockIdx.x * LIN_BLOCKS;
     uint32_t lo = a.row_lo > r.row0 ? a.row_lo - r.row0 : 0, hi = r.n_rows;
     if (a.row_hi) hi = min(hi, a.row_hi > r.row0 ? a.row_hi - r.row0 : 0);
-    if (lo >= hi || block0 * TILE_ROWS >= r.row_skip + (uint64_t)hi || block0 * TILE_ROWS + WARP <= r.row_skip + (uint64_t)lo) return; /* the whole block */
-    lin_job j = {r.data, r.block_stride, runs.dtype, r.row_skip, r.n_rows, r.n_k, lo, hi, a.x ? a.x + r.k0 : nullptr, a.bias ? a.bias + r.row0 : nullptr,
-                 a.xq ? a.xq + runs.group0[blockIdx.z] * a.xqs : nullptr, a.xs, a.xqs, a.ys, a.n_tokens,
-                 a.y + runs.leaf[blockIdx.z] * a.yl + r.row0};
+    if (lo >= hi || block0 * TILE_ROWS >= r.row_skip + (uint64_t)hi || block0 * TILE_ROWS + WARP <= r.row_skip + (uint64_t)lo)
+        return; /* the whole block */
+    lin_job j = {};
+    j.data = r.data, j.block_stride = r.block_stride, j.dtype = runs.dtype, j.bias = a.bias ? a.bias + r.row0 : nullptr;
+    j.row_skip = r.row_skip, j.n_rows = r.n_rows, j.n_k = r.n_k, j.lo = lo, j.hi = hi, j.n_tokens = a.n_tokens;
+    j.x = a.x ? a.x + r.k0 : nullptr, j.xs = a.xs;
+    j.xq = a.xq ? a.xq + runs.group0[blockIdx.z] * a.xqs : nullptr, j.xqs = a.xqs;
+    j.y = a.y + runs.leaf[blockIdx.z] * a.yl + r.row0, j.ys = a.ys;
     for (uint32_t t0 = blockIdx.y * PER * LIN_WARPS; t0 < a.n_tokens; t0 += gridDim.y * PER * LIN_WARPS)
         lin_block<PER>(j, block0, t0, w, x);
 }

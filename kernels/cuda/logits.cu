@@ -5,7 +5,7 @@ static __global__ void logits_cells(op_logits_args a)
 {
     uint32_t i = cell_column();
     if (i >= a.n) return;
-    CELL_ROWS(t, a.n_tokens) a.y[t * a.ys + i] = soft_cap(a.x[t * a.xs + i] * a.scale, a.cap);
+    CELL_ROWS (t, a.n_tokens) a.y[t * a.ys + i] = soft_cap(a.x[t * a.xs + i] * a.scale, a.cap);
 }
 
 int cu_logits(const op_logits_args *a, void *stream)

@@ -1,13 +1,15 @@
 /* mix.cu - weighted sums over the chosen experts of each leaf. */
 #include "cu_ops.cuh"
 
-typedef struct { uint32_t bound[MAX_LEAVES + 1]; } mix_leaves;
+typedef struct {
+    uint32_t bound[MAX_LEAVES + 1];
+} mix_leaves;
 
 static __global__ void mix_cells(op_mix_args a, mix_leaves leaf)
 {
     uint32_t i = cell_column();
     if (i >= a.n) return;
-    CELL_ROWS(t, a.n_tokens)
+    CELL_ROWS (t, a.n_tokens)
         for (uint32_t l = 0; l < a.n_leaves; l++) {
             float s = 0.0f;
             for (uint32_t j = 0; j < a.n_used; j++) {

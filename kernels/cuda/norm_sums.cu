@@ -2,7 +2,9 @@
 #include "cu_ops.cuh"
 
 enum { SUM_PARTS = 64, NORM_THREADS = 256 };
-typedef struct { op_sum_part part[SUM_PARTS]; } norm_parts;
+typedef struct {
+    op_sum_part part[SUM_PARTS];
+} norm_parts;
 
 static __global__ void norm_by_sums(op_norm_sums_args a, norm_parts parts)
 {

@@ -1,6 +1,7 @@
 /*
- * pairs.cu - numbers the pairs of a rank's experts by expert, then by row. Three kernels, since a number needs the counts of all experts
- * before: count (a warp is an expert), add up (one warp), number (a warp is an expert; one more marks the pairs of other ranks).
+ * pairs.cu - numbers the pairs of a rank's experts by expert, then by row. Three kernels, since a number needs the counts of all
+ * experts before: count (a warp is an expert), add up (one warp), number (a warp is an expert; one more marks the pairs of other
+ * ranks).
  *
  * Choice j of row t is number t * n_used + j; a warp looks at 32 of them at a time, in ascending order.
  */

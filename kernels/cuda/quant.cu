@@ -2,7 +2,9 @@
 #include "cu_ops.cuh"
 
 enum { QUANT_WARPS = 4 };
-typedef struct { uint32_t k[MAX_LEAVES], n; } quant_leaves;
+typedef struct {
+    uint32_t k[MAX_LEAVES], n;
+} quant_leaves;
 
 /* The columns of group g (counted over all leaves): the first, and how many. */
 DEV uint32_t group_columns(const quant_leaves &leaf, uint32_t g, size_t *col)

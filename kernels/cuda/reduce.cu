@@ -6,13 +6,15 @@
  */
 #include "cu_ops.cuh"
 
-typedef struct { const float *at[MAX_LEAVES]; } reduce_parts;
+typedef struct {
+    const float *at[MAX_LEAVES];
+} reduce_parts;
 
 static __global__ void reduce_cells(op_reduce_args a, reduce_parts part)
 {
     uint32_t i = cell_column();
     if (i >= a.n) return;
-    CELL_ROWS(t, a.n_tokens) {
+    CELL_ROWS (t, a.n_tokens) {
         float v[MAX_LEAVES];
 #pragma unroll
         for (uint32_t l = 0; l < MAX_LEAVES; l++) v[l] = l < a.n_leaves ? part.at[l][t * a.ps + i] : 0.0f;

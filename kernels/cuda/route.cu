@@ -80,7 +80,7 @@ DEV void drop_groups(const op_route_args &a, route_shared &s)
             score = score + v[greatest(v, out, n)];
         }
         __syncwarp();
-        if (threadIdx.x == 0) s.group[g] = score, s.taken[g] = 0, out[first] = 0;
+        if (threadIdx.x == 0) s.group[g] = score, s.taken[g] = 0;
     }
     __syncwarp();
     for (uint32_t i = 0; i < a.groups_used; i++) {
