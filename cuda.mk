@@ -28,7 +28,7 @@ comma     := ,
 NVCC_LAST := $(lastword $(CUDA_ARCHS))
 NVCC_GEN   = $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
              -gencode arch=compute_$(NVCC_LAST)$(comma)code=compute_$(NVCC_LAST)
-NVCC_HOST  = -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-ffp-contract=off,-Wall,-Wextra,-Wshadow,-Wconversion
+NVCC_HOST  = -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-ffp-contract=off,-Wall,-Wextra,-Wshadow,-Wconversion
 NVCC_FLAGS = -std=c++17 -O3 -fmad=false -Werror all-warnings -Xcompiler $(NVCC_HOST) $(NVCC_GEN) -Ikernels -Ikernels/cuda -Ilib -Ilib/base
 
 $(BUILD)/nvcc-flags: FORCE
