@@ -168,7 +168,7 @@ install: all
 	$(INSTALL) -m 755 $(BUILD)/$(SO_FILE) '$(DESTDIR)$(LIBDIR)'
 	ln -sf $(SO_FILE) '$(DESTDIR)$(LIBDIR)/$(SO_NAME)'
 	ln -sf $(SO_NAME) '$(DESTDIR)$(LIBDIR)/libtessera.so'
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' lib/tessera.pc.in > $(BUILD)/tessera.pc
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@PRIVATE_LIBS@|$(CORE_LIBS)|' lib/tessera.pc.in > $(BUILD)/tessera.pc
 	$(INSTALL) -m 644 $(BUILD)/tessera.pc '$(DESTDIR)$(LIBDIR)/pkgconfig'
 	$(if $(MAN),$(INSTALL) -m 644 $(MAN) '$(DESTDIR)$(PREFIX)/share/man/man1')
 uninstall:
