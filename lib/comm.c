@@ -1,6 +1,7 @@
 /* comm.c - see comm.h. */
 #include "comm.h"
 #include "comm_ops.h"
+#include "cuda_ops.h"
 #include "device.h"
 
 enum { FLAG_STRIDE = 128 / sizeof(uint32_t), FLAG_WORDS = COMM_MAX * FLAG_STRIDE }; /* a flag has a line of memory to itself */
@@ -52,6 +53,7 @@ static tess_status open_rank(comm *c, uint32_t r, tess_error *err)
     int code = comm_select(c, r);
     if (!code) code = device_stream_open(&k->stream);
     if (!code) code = device_event_open(&k->reached);
+    if (!code && k->leader == r) code = op_cuda_load();
     if (!code && k->leader == r) code = device_alloc(&p, FLAG_WORDS * sizeof *k->flags);
     k->flags = p;
     return code ? devices_fail(&c->devices, r, "the device can not be used", code, err) : TESS_OK;

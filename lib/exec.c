@@ -276,7 +276,8 @@ static void run_attn(const exec *x, rank_state *k, const prog_instr *c, uint32_t
     const shard_rank *s = &x->model->shards.rank[k->rank];
     op_attn_args a = {.n_heads = s->q_head.hi - s->q_head.lo, .q_head0 = s->q_head.lo, .kv_head0 = s->kv_head.lo, .group = m->n_heads / m->n_kv_heads,
                       .scale = (float)(m->attn_scale / (m->attn_scale_by_layer ? c->layer + 1.0 : 1.0)), .softcap = (float)m->attn_softcap, .window = m->attn[m->layer_attn[c->layer]].window,
-                      .scratch = k->scratch, .scratch_floats = k->scratch_floats, .barrier = k->stream ? NULL : gate_wait, .barrier_user = k->gate};
+                      .scratch = k->scratch, .scratch_floats = k->scratch_floats, .barrier = k->stream ? NULL : gate_wait, .barrier_user = k->gate,
+                      .max_pos = x->batch->max_pos + 1};
     const float *sinks = x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank].sinks;
     if (sinks) a.sinks = sinks + s->q_head.lo;
     op_kbias kb;

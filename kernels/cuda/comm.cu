@@ -20,16 +20,18 @@ static __device__ uint32_t wait_flag(const uint32_t *flag, uint32_t epoch, const
     }
 }
 
-/* One block of a warp; thread i deals with rank i. What this rank's stream did before is released with the flags. */
+/* One block of a warp; thread i deals with rank i. What this rank's stream did before is released with the flags. When the ranks
+ * have given up, the barriers that are still in the streams do nothing: flags mean nothing any more, and the first report counts. */
 static __global__ void flags_kernel(comm_flags_args a)
 {
     SHARED(uint32_t, kind, [FLAG_THREADS]);
     SHARED(uint32_t, value, [FLAG_THREADS]);
     const uint32_t i = threadIdx.x;
+    const bool over = ld_relaxed_sys(a.abort) != 0;
     kind[i] = COMM_OK;
     value[i] = 0;
-    if (i < COMM_MAX && a.out[i]) st_release_sys(a.out[i], comm_code(a.epoch));
-    if (i < COMM_MAX && a.in[i]) {
+    if (!over && i < COMM_MAX && a.out[i]) st_release_sys(a.out[i], comm_code(a.epoch));
+    if (!over && i < COMM_MAX && a.in[i]) {
         uint32_t v = 0;
         kind[i] = wait_flag(a.in[i], a.epoch, a.abort, a.deadline_ns, &v);
         value[i] = v;
@@ -39,7 +41,7 @@ static __global__ void flags_kernel(comm_flags_args a)
     uint32_t worst = 0;
     for (uint32_t j = 1; j < COMM_MAX; j++)
         if (kind[j] > kind[worst]) worst = j;
-    if (kind[worst] == COMM_OK) return;
+    if (kind[worst] <= COMM_ABORTED) return;
     st_relaxed_sys(&a.record->peer, worst);
     st_relaxed_sys(&a.record->epoch, a.epoch);
     st_relaxed_sys(&a.record->value, value[worst]);

@@ -46,7 +46,7 @@ bool device_usable(uint32_t device)
 int device_alloc(void **p, size_t n)
 {
     *p = nullptr;
-    cudaError_t e = cudaMalloc(p, n);
+    cudaError_t e = cudaMalloc(p, n ? n : 1);
     if (e == cudaSuccess) return 0;
     (void)cudaGetLastError(); /* running out of memory is no reason to refuse the next call */
     *p = nullptr;
@@ -61,7 +61,7 @@ void device_free(void *p)
 int device_host_alloc(void **p, size_t n)
 {
     *p = nullptr;
-    cudaError_t e = cudaHostAlloc(p, n, cudaHostAllocPortable | cudaHostAllocMapped);
+    cudaError_t e = cudaHostAlloc(p, n ? n : 1, cudaHostAllocPortable | cudaHostAllocMapped);
     if (e == cudaSuccess) return 0;
     (void)cudaGetLastError();
     *p = nullptr;

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# models.sh - whole models on virtual devices: the bits of the CPU, which the goldens hold to 2e-4, at 1 to 8 ranks.
+#
+# One schedule seed on all models of the shared data and on those kept here; SEEDS (20) seeds on three of them.
+. "$(dirname "$0")/../lib.sh"
+[ -x "$BIN/run-model" ] || { skip "$BIN/run-model is not built" && finish; }
+compare=$BUILD/helpers/npy_compare
+[ -x "$compare" ] || compare=$BUILD/../tests/npy_compare
+runs=0
+
+# same WANTED.npy DEVICES MODEL OPTIONS...: the logits on the devices have the bits of WANTED, and the emulator has nothing to report.
+same() {
+    local want=$1 list=$2 model=$3
+    shift 3
+    rm -f "$TMP/d.npy"
+    runs=$((runs + 1))
+    timeout 300 "$BIN/run-model" -m "$model" --devices "$list" "${generate[@]}" "$@" --logits "$TMP/d.npy" >"$TMP/d.ids" 2>"$TMP/d.err" && [ ! -s "$TMP/d.err" ] &&
+        cmp -s "$want" "$TMP/d.npy" && return
+    { echo "$list $* (seed ${CUEMU_SEED:-1}):" && head -n 3 "$TMP/d.err"; } >>"$TMP/differ"
+}
+# prepare DIR: converts a model, runs it on the CPU in f32 and in q8 with int8 pages.
+prepare() {
+    local dir=$1
+    prompt=$("$compare" ids "$dir/golden.json" prompt_ids) greedy=$("$compare" ids "$dir/golden.json" greedy_ids)
+    "$BIN/convert-hf" "$dir" -o "$TMP/m.tess" --tp 3 --force >"$TMP/convert.log" 2>&1 && "$BIN/convert-hf" "$dir" -o "$TMP/q.tess" --type q8 --tp 1 --force >"$TMP/convert.log" 2>&1 ||
+        { fail "$(basename "$dir"): conversion" && cat "$TMP/convert.log" && return 1; }
+    generate=(--prompt-ids "$prompt" -n 24 --temp 0 --ignore-eos --print-ids)
+    "$BIN/run-model" -m "$TMP/m.tess" "${generate[@]}" --compute f32 --kv f32 --logits "$TMP/f.npy" >"$TMP/f.ids" 2>"$TMP/f.err"
+    equal "$(basename "$dir"): greedy ids" "$greedy" "$(cat "$TMP/f.ids")"
+    check "$(basename "$dir"): logits" "$compare" logits "$dir/golden.safetensors" "$TMP/f.npy" 2e-4
+    generate=(--prompt-ids "$prompt" -n "${steps:-24}" --temp 0 --ignore-eos --print-ids)
+    "$BIN/run-model" -m "$TMP/m.tess" "${generate[@]}" --compute f32 --kv f32 --logits "$TMP/f.npy" >"$TMP/f.ids" 2>"$TMP/f.err"
+    "$BIN/run-model" -m "$TMP/q.tess" "${generate[@]}" --kv int8 --logits "$TMP/q.npy" >"$TMP/q.ids" 2>"$TMP/q.err"
+    : >"$TMP/differ"
+    runs=0
+}
+
+models=$(for d in ${SHARED:+"$SHARED"/models/*/}; do [ -f "$d/golden.safetensors" ] && echo "${d%/}"; done)
+[ -n "$models" ] || skip "the shared models are not here"
+for dir in $models ${CUEMU_MODELS-tests/data/llama-gqa tests/models/deepseek-v3 tests/models/gpt-oss tests/models/mpt tests/models/qwen2-moe}; do
+    [ -d "$dir" ] || dir=$ROOT/$dir
+    [ -f "$dir/golden.safetensors" ] || continue
+    steps=8 && prepare "$dir" || continue
+    same "$TMP/f.npy" cuda:0 "$TMP/m.tess" --compute f32 --kv f32
+    same "$TMP/f.npy" cuda:0,1 "$TMP/m.tess" --compute f32 --kv f32 -ub 33
+    same "$TMP/f.npy" cuda:0,0,1 "$TMP/m.tess" --compute f32 --kv f32 --page 16
+    same "$TMP/f.npy" cuda:3,2,1,0 "$TMP/m.tess" --compute f32 --kv f32
+    same "$TMP/q.npy" cuda:0 "$TMP/q.tess" --kv int8 --page 64 -ub 7
+    same "$TMP/q.npy" cuda:0,1 "$TMP/q.tess" --kv int8
+    same "$TMP/q.npy" cuda:0,1,2 "$TMP/q.tess" --kv int8 --page 16
+    same "$TMP/q.npy" cuda:0,1,2,0 "$TMP/q.tess" --kv int8 --split 3,1,2,2
+    same "$TMP/q.npy" cuda "$TMP/q.tess" --kv int8
+    CUEMU_PEER=0 same "$TMP/q.npy" cuda:0,1,1 "$TMP/q.tess" --kv int8
+    equal "$(basename "$dir"): bits of the CPU in $runs runs" "" "$(head -n 5 "$TMP/differ")"
+done
+
+for name in llama-gqa mixtral-moe gemma3; do
+    dir=${SHARED:-/nonexistent}/models/$name
+    [ -d "$dir" ] || continue
+    steps=2 && prepare "$dir" >"$TMP/prepared" || continue
+    for ((seed = 1; seed <= ${SEEDS:-20}; seed++)); do
+        export CUEMU_SEED=$seed
+        same "$TMP/f.npy" cuda:0,1,2 "$TMP/m.tess" --compute f32 --kv f32
+        same "$TMP/q.npy" cuda:0,1 "$TMP/q.tess" --kv int8
+        unset CUEMU_SEED
+    done
+    equal "$name: bits of the CPU in $runs schedules" "" "$(head -n 5 "$TMP/differ")"
+done
+finish
