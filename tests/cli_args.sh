@@ -195,6 +195,13 @@ check "a closed pipe ends the process" test $((SECONDS - start)) -le 5
 rc=0
 text -n 24 >/dev/full 2>"$TMP/e" || rc=$?
 equal "a full disk is exit code 2" "2 1" "$rc $(grep -c '^error: stdout' "$TMP/e")"
+for tool in run-model convert-hf inspect-model bench-model; do
+    for option in --help --version; do
+        rc=0
+        "$BUILD/bin/$tool" $option >/dev/full 2>"$TMP/e" || rc=$?
+        equal "$tool $option to a full disk" "2 1" "$rc $(grep -c '^error: stdout' "$TMP/e")"
+    done
+done
 
 # ^C while the prompt is awaited on stdin, then in the middle of a generation. SIGINT is ignored in background jobs of a
 # script, so the process is started through env with the default.

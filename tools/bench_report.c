@@ -33,13 +33,6 @@ bench_stats bench_stats_of(const double *v, uint32_t n)
     return (bench_stats){s[0], n % 2 ? s[n / 2] : (s[n / 2 - 1] + s[n / 2]) / 2, s[n - 1]};
 }
 
-static int check_stdout(void)
-{
-    if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
-    cli_error("stdout: the results cannot be written");
-    return CLI_EXIT_FILE;
-}
-
 /* ---- columns ---- */
 
 typedef struct { const char *name; bool number; double value; const char *text; } column;
@@ -161,7 +154,7 @@ int bench_report_open(const bench_options *o, const tess_model_info *info, const
                (double)bench_machine_cache(m) / 1048576, bench_machine_flags(m));
         print_heading(r);
     }
-    return check_stdout();
+    return cli_flush();
 }
 
 static double higher(double a, double b) { return a > b ? a : b; }
@@ -176,7 +169,7 @@ int bench_report_add(bench_report *r, const bench_test *t, const bench_result *v
     if (r->format == BENCH_CSV) print_csv(c, n, false);
     else if (r->format == BENCH_TABLE) print_row(r, t, v);
     else json_array_append_new(r->results, json_of(c, n));
-    return check_stdout();
+    return cli_flush();
 }
 
 int bench_report_end(bench_report *r)
@@ -186,16 +179,16 @@ int bench_report_end(bench_report *r)
         if (r->best.int8_gmac_s > 0) printf(", %.1f in int8", r->best.int8_gmac_s);
         puts(" (highest of the run)");
     }
-    if (r->format != BENCH_JSON) return check_stdout();
+    if (r->format != BENCH_JSON) return cli_flush();
     json_object_set_new(r->machine, "read_gb_s", json_real(r->best.read_gb_s));
     json_object_set_new(r->machine, "peak_gmac_s", json_real(r->best.f32_gmac_s));
     json_object_set_new(r->machine, "peak_int8_gmac_s", json_real(r->best.int8_gmac_s));
     json_t *out = json_pack("{s:O,s:O,s:O*}", "results", r->results, "machine", r->machine, "model", r->model);
     int rc = out ? 0 : bench_no_memory();
     if (!rc && (json_dumpf(out, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) != 0 || putchar('\n') == EOF))
-        rc = check_stdout();
+        rc = cli_flush();
     json_decref(out);
-    return rc ? rc : check_stdout();
+    return rc ? rc : cli_flush();
 }
 
 void bench_report_close(bench_report *r)

@@ -162,6 +162,13 @@ void cli_help(FILE *to, const cli_option *options, size_t n)
     }
 }
 
+int cli_flush(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) return CLI_EXIT_OK;
+    cli_error("stdout: what was printed cannot be written: %s", strerror(errno));
+    return CLI_EXIT_FILE;
+}
+
 bool cli_int(const char *name, const char *text, int64_t lo, int64_t hi, int64_t *out)
 {
     char *end = NULL;

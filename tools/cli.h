@@ -62,6 +62,8 @@ void cli_start(cli_parser *p, const char *program, const cli_option *options, si
  * error line. "-" alone is positional. */
 int cli_next(cli_parser *p, const char **value);
 void cli_help(FILE *to, const cli_option *options, size_t n);
+/* What was printed is out: CLI_EXIT_OK, or CLI_EXIT_FILE after an error line. */
+int cli_flush(void);
 
 /* Values of option `name`; false after an error line that names it, the value and the range. */
 bool cli_int(const char *name, const char *text, int64_t lo, int64_t hi, int64_t *out);

@@ -106,8 +106,8 @@ static int parse(int argc, char **argv, convert_options *o)
             if (ok) o->lora[o->n_lora++] = v;
             else cli_error("--lora: more than %d adapters", CONVERT_MAX_LORA);
             break;
-        case O_HELP: help(); return CLI_EXIT_OK;
-        case O_VERSION: puts("convert-hf (" CONVERTER ")"); return CLI_EXIT_OK;
+        case O_HELP: help(); return cli_flush();
+        case O_VERSION: puts("convert-hf (" CONVERTER ")"); return cli_flush();
         default: ok = false; break;
         }
     }

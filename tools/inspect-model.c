@@ -324,11 +324,11 @@ static int parse(inspect_options *o, int argc, char **argv)
             if (o->path) return cli_error("only one file can be inspected: %s, %s", o->path, value), usage;
             o->path = value;
             break;
-        case O_VERSION: puts("inspect-model (Tessera) 0.1.0"); return 0;
+        case O_VERSION: puts("inspect-model (Tessera) 0.1.0"); return cli_flush();
         case O_HELP:
             puts("usage: inspect-model FILE.tess [options]\n");
             cli_help(stdout, options, ARRAY_LEN(options));
-            return 0;
+            return cli_flush();
         default: return usage;
         }
     if (!o->path) return cli_error("no file is given; inspect-model --help lists the options"), usage;
@@ -360,9 +360,5 @@ int main(int argc, char **argv)
     s.has_arch = arch_get(&s.a, s.i->kv, NULL) == TESS_OK;
     rc = o.verify ? inspect_verify(&s) : print_all(&s);
     ct_close(f);
-    if (fflush(stdout) != 0 && rc == 0) {
-        cli_error("standard output can not be written");
-        rc = CLI_EXIT_FILE;
-    }
-    return rc;
+    return rc ? rc : cli_flush();
 }

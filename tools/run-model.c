@@ -131,7 +131,7 @@ static int list_devices(void)
         if (tess_device_get(i, &d, &e) < 0) printf("cuda:%u  not usable: %s\n", i, e.text);
         else printf("cuda:%u  %s, compute capability %u.%u, %.1f of %.1f GB free\n", i, d.name, d.major, d.minor, (double)d.mem_free * 1e-9, (double)d.mem_total * 1e-9);
     }
-    return fflush(stdout) == 0 ? 0 : CLI_EXIT_FILE;
+    return cli_flush();
 }
 
 static int work(run_state *r)
