@@ -2,6 +2,7 @@
 #include "model.h"
 #include "os.h"
 #include "peers.h"
+#include "tok_keys.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,8 +49,8 @@ static int32_t id_of(const tess_model *m, const char *text_key, const char *id_k
 static tess_status open_text(tess_model *m, tess_error *err)
 {
     const kvs *k = ct_get(m->file)->kv;
-    tess_status st = tok_open(k, &m->m, &m->tokenizer, err);
-    if (st < 0 && st != TESS_E_UNSUPPORTED) return err_prefix(err, st, "%s", ct_get(m->file)->path);
+    tess_status st = kvs_find(k, TOK_K_MODEL) ? tok_open(k, &m->m, &m->tokenizer, err) : TESS_OK; /* a file may have none */
+    if (st < 0) return err_prefix(err, st, "%s", ct_get(m->file)->path);
     TRY(copy_text(m, "chat.template", &m->chat_template, &m->chat_template_len, err));
     TRY(copy_text(m, "tok.bos_token", &m->bos_text, NULL, err));
     TRY(copy_text(m, "tok.eos_token", &m->eos_text, NULL, err));

@@ -11,6 +11,7 @@ typedef struct {
     arch a;
     uint32_t tp, store, dtype; /* dtype: of matrices */
     bool no_tokenizer;
+    const char *tok_model; /* three letters that the file has in place of "bpe"; NULL: it is as it should be */
     /* Changes the description of a tensor before it is added; what = name of the tensor. NULL = as it should be. */
     void (*twist)(void *user, ct_writer *w, ct_tensor *t);
     void *user;
@@ -121,7 +122,10 @@ static inline bool model_kit_kv(const model_kit *x, ct_writer *w, tess_error *er
         kvs_put_f64(b, "gen.temperature", 0.5);
     }
     if (ok && !x->no_tokenizer) ok = hf_tokenizer_put(&mem_libc, o.data, o.len, NULL, 0, b, err) == TESS_OK;
-    ok = ok && kvs_build(b, &data, &len, err) == TESS_OK && ct_set_kv(w, data, len, err) == TESS_OK;
+    ok = ok && kvs_build(b, &data, &len, err) == TESS_OK;
+    char *bpe = ok && x->tok_model ? memmem(data, len, "bpe", 3) : NULL;
+    if (bpe) memcpy(bpe, x->tok_model, 3);
+    ok = ok && ct_set_kv(w, data, len, err) == TESS_OK;
     kvs_builder_close(b);
     mem_free(&mem_libc, data);
     buf_free(&o);

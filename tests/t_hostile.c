@@ -313,6 +313,16 @@ static void every_allocation_may_fail(void **state)
     }
 }
 
+/* What is there and not understood is not the same as nothing. */
+static void an_unknown_tokenizer(void **state)
+{
+    UNUSED(state);
+    model_kit x;
+    model_kit_init(&x);
+    x.tok_model = "xyz";
+    refused(&x, "tok.model: \"xyz\"");
+}
+
 static int setup(void **state)
 {
     UNUSED(state);
@@ -331,7 +341,7 @@ int main(void)
         cmocka_unit_test(the_kit_is_good),           cmocka_unit_test(aliases_of_another_split),
         cmocka_unit_test(splits_of_another_kind),    cmocka_unit_test(values_of_another_width),
         cmocka_unit_test(types_that_are_no_weights), cmocka_unit_test(messages_name_the_file),
-        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(every_allocation_may_fail), cmocka_unit_test(an_unknown_tokenizer),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
