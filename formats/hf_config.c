@@ -4,6 +4,7 @@
  * Families differ in how keys are called, not in what they mean, so every number is looked up by all its
  * spellings. What a key cannot say is in the adjust functions at the end.
  */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -458,9 +459,9 @@ static void put_id(cfg *gen, cfg *config, const char *key, const char *kv_key, k
 
 static void put_generation(cfg *gen, cfg *config, kvs_builder *b)
 {
-    static const struct { const char *key, *kv; bool whole; } numbers[] = {
-        {"temperature", "gen.temperature", false}, {"top_p", "gen.top_p", false}, {"top_k", "gen.top_k", true},
-        {"min_p", "gen.min_p", false}, {"repetition_penalty", "gen.repetition_penalty", false},
+    static const struct { const char *key, *kv; double lo, hi; } numbers[] = {
+        {"temperature", "gen.temperature", 0, FLT_MAX}, {"top_p", "gen.top_p", 0, 1}, {"min_p", "gen.min_p", 0, 1},
+        {"repetition_penalty", "gen.repetition_penalty", FLT_MIN, FLT_MAX},
     };
     int32_t ids[64];
     uint32_t n = gen->root ? read_ids(gen, "eos_token_id", ids) : 0;
@@ -471,9 +472,13 @@ static void put_generation(cfg *gen, cfg *config, kvs_builder *b)
     if (!gen->root) return;
     for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
         if (!cfg_get(gen->root, numbers[i].key)) continue;
-        if (numbers[i].whole) kvs_put_i64(b, numbers[i].kv, cfg_u32(gen, numbers[i].key, 0, false));
-        else kvs_put_f64(b, numbers[i].kv, cfg_f64(gen, gen->root, numbers[i].key, 0));
+        double v = cfg_f64(gen, gen->root, numbers[i].key, numbers[i].lo);
+        if (!(v >= numbers[i].lo && v <= numbers[i].hi))
+            cfg_fail(gen, TESS_E_FORMAT, "%s: %s is %g, want a number %s; mend or remove it", gen->file, numbers[i].key, v,
+                     numbers[i].hi == 1 ? "from 0 to 1" : numbers[i].lo == 0 ? "of at least 0" : "above 0");
+        kvs_put_f64(b, numbers[i].kv, v);
     }
+    if (cfg_get(gen->root, "top_k")) kvs_put_i64(b, "gen.top_k", cfg_u32(gen, "top_k", 0, false));
     if (cfg_get(gen->root, "do_sample")) kvs_put_bool(b, "gen.do_sample", cfg_bool(gen, "do_sample", false));
 }
 

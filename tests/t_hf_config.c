@@ -271,7 +271,9 @@ static void reads_generation(void **state)
     mem_free(&mem_libc, bytes);
     static const char *const wrong[] = {"{\"eos_token_id\":\"</s>\"}", "{\"eos_token_id\":[1,null]}",
                                         "{\"eos_token_id\":-1}",       "{\"top_k\":0.5}",
-                                        "{\"temperature\":\"hot\"}",   "[]"};
+                                        "{\"temperature\":\"hot\"}",   "[]",
+                                        "{\"top_p\":5}",             "{\"repetition_penalty\":0}",
+                                        "{\"temperature\":-1}"};
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
         kvs_builder *b;
         tess_error err;
