@@ -120,6 +120,11 @@ if "$BIN/convert-hf" "$v" -o "$TMP/long.tess" >"$TMP/convert.log" 2>&1; then
 else
     fail "conversion with a long context: $(cat "$TMP/convert.log")"
 fi
+# 824 GB of KV memory, asked for: said at once, with both numbers.
+sed -i 's/"max_position_embeddings": 16777216/"max_position_embeddings": 1073741824/' "$v/config.json"
+check "conversion with a context of 2^30" "$BIN/convert-hf" "$v" -o "$TMP/long.tess" --force
+expect "a context beyond the memory" 3 "a context of 1073741824 tokens needs [0-9]+ MB of KV memory, [0-9]+ MB are available" \
+    "$run" -m "$TMP/long.tess" --prompt-ids 1,5 -n 4 --kv f32 -c 1073741824
 
 # ---- stop texts ----
 whole=$(text -n 24)

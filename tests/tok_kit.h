@@ -91,31 +91,37 @@ static inline tess_status kit_byte_level(kit *x, const char *const *merges, cons
     return st;
 }
 
-/* A SentencePiece-style BPE: <unk> <s> </s>, 256 bytes, then "▁ h e l o ▁h ▁he ▁hel ▁hell ▁hello w ▁w !" from id 259. */
-static inline tess_status kit_pieces(kit *x, const char *post, tess_error *err)
+/* A SentencePiece-style BPE: <unk> <s> </s>, 256 bytes, then "▁ h e l o ▁h ▁he ▁hel ▁hell ▁hello w ▁w !" from id 259; post: further
+ * members of the document. */
+static inline void put_pieces(buf *o, const char *post)
 {
     static const char *const more[] = {"▁", "h", "e", "l", "o", "▁h", "▁he", "▁hel", "▁hell", "▁hello", "w", "▁w", "!"};
-    buf o;
-    buf_init(&o, &mem_libc);
-    buf_puts(&o, "{\"version\":\"1.0\",\"added_tokens\":[");
+    buf_puts(o, "{\"version\":\"1.0\",\"added_tokens\":[");
     static const char *const named[] = {"<unk>", "<s>", "</s>"};
     for (int i = 0; i < 3; i++)
-        buf_printf(&o,
+        buf_printf(o,
                    "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
                    "\"special\":true}",
                    i ? "," : "", i, named[i]);
     buf_puts(
-        &o,
+        o,
         "],\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"▁\"},"
         "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"▁\"}]},"
         "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"▁\"},\"content\":\" \"},"
         "{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]},");
-    buf_printf(&o, "%s\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"fuse_unk\":true,\"byte_fallback\":true,\"vocab\":{",
+    buf_printf(o, "%s\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"fuse_unk\":true,\"byte_fallback\":true,\"vocab\":{",
                post);
-    for (int i = 0; i < 3; i++) buf_printf(&o, "\"%s\":%d,", named[i], i);
-    for (unsigned i = 0; i < 256; i++) buf_printf(&o, "\"<0x%02X>\":%u,", i, i + 3);
-    for (unsigned i = 0; i < ARRAY_LEN(more); i++) buf_printf(&o, "%s\"%s\":%u", i ? "," : "", more[i], 259 + i);
-    buf_puts(&o, "},\"merges\":[\"▁ h\",\"▁h e\",\"▁he l\",\"▁hel l\",\"▁hell o\",\"▁ w\"]}}");
+    for (int i = 0; i < 3; i++) buf_printf(o, "\"%s\":%d,", named[i], i);
+    for (unsigned i = 0; i < 256; i++) buf_printf(o, "\"<0x%02X>\":%u,", i, i + 3);
+    for (unsigned i = 0; i < ARRAY_LEN(more); i++) buf_printf(o, "%s\"%s\":%u", i ? "," : "", more[i], 259 + i);
+    buf_puts(o, "},\"merges\":[\"▁ h\",\"▁h e\",\"▁he l\",\"▁hel l\",\"▁hell o\",\"▁ w\"]}}");
+}
+
+static inline tess_status kit_pieces(kit *x, const char *post, tess_error *err)
+{
+    buf o;
+    buf_init(&o, &mem_libc);
+    put_pieces(&o, post);
     tess_status st = kit_open(x, o.data, o.len, err);
     buf_free(&o);
     return st;
