@@ -76,7 +76,7 @@ static uint32_t type_of(const convert_options *o, const src_tensor *t, const wei
     const dtype_info *d = t->dtype < SRC_Q8_0 ? dtype_get(t->dtype) : NULL;
     bool router = w->role == ROLE_ROUTER || w->role == ROLE_SH_SWITCH; /* few numbers, on which choices hang */
     bool matrix = w->cols != 0 && !router, table = w->role == ROLE_EMBED || w->role == ROLE_HEAD || w->role == ROLE_POS_EMBED;
-    if (o->dtype == DT_Q4 && table) return DT_Q8;
+    if (o->dtype == DT_Q4 && matrix && table) return DT_Q8;
     if (o->dtype && (matrix || !dtype_is_quant(o->dtype))) return o->dtype;
     if (d) return t->dtype;
     if (t->dtype == SRC_COMPUTED) return matrix ? t->like : DT_F32;
