@@ -22,6 +22,18 @@ count=$("$run" -m "$m" -p "$injected" -n 0 --echo --print-ids </dev/null | tr , 
 plain=$("$run" -m "$m" -p ok -n 0 --echo --print-ids </dev/null | tr , '\n' | grep -cxE '1|2')
 equal "control tokens in a message stay text" "$plain" "$count"
 
+# ---- memory: weights, KV pages in use, 48 MB ----
+peak() { # NAME FILE KV BYTES_PER_POSITION: 600 ids read, 16 generated, pages of 32
+    local kib=$((($(stat -c %s "$2") + 640 * $4) / 1024 + 48 * 1024))
+    check "$1: at most $kib KiB" "$BUILD/tests/peak" $kib "$run" -m "$2" --kv "$3" -n 16 --temp 0 --ignore-eos --print-ids -t 2 --prompt-ids "$(seq -s, 100 699)"
+}
+if grep -q fsanitize "$BUILD/flags"; then skip "sanitizers have memory of their own"; else
+    check "the GGUF, mapped" "$BIN/convert-hf" "$BUILD/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf" -o "$TMP/raw.tess"
+    peak "q4, q8 and INT8 KV" "$TMP/raw.tess" int8 $((30 * 3 * 2 * (64 + 2)))
+    peak "q4, q8 and f16 KV" "$TMP/raw.tess" f16 $((30 * 3 * 2 * 64 * 2))
+    rm -f "$TMP/raw.tess"
+fi
+
 # ---- goldens ----
 golden=$SHARED/models/smollm2/golden.json
 if [ -n "$SHARED" ] && [ -f "$golden" ]; then
