@@ -7,9 +7,9 @@
 #include <stdio.h>
 
 #define L "model.layers.%d."
-#define ATTN(p) \
-    {p "self_attn.q_proj", ROLE_Q, 0, 0}, {p "self_attn.k_proj", ROLE_K, 0, 0}, \
-    {p "self_attn.v_proj", ROLE_V, 0, 0}, {p "self_attn.o_proj", ROLE_O, 0, 0}
+#define QKV(p) \
+    {p "self_attn.q_proj", ROLE_Q, 0, 0}, {p "self_attn.k_proj", ROLE_K, 0, 0}, {p "self_attn.v_proj", ROLE_V, 0, 0}
+#define ATTN(p) QKV(p), {p "self_attn.o_proj", ROLE_O, 0, 0}
 #define GATED_FFN(p) \
     {p "mlp.gate_proj", ROLE_GATE, 0, 0}, {p "mlp.up_proj", ROLE_UP, 0, 0}, \
     {p "mlp.down_proj", ROLE_DOWN, 0, 0}
@@ -80,7 +80,8 @@ static const name_rule names_granitemoe[] = {
     {L "shared_mlp.output_linear", ROLE_SH_DOWN, 0, 0}, END};
 
 static const name_rule names_phi[] = {
-    GLOBALS, {"model.final_layernorm", ROLE_FINAL_NORM, 0, 0}, PRE_NORMS, ATTN(L), {L "self_attn.dense", ROLE_O, 0, 0},
+    {"model.embed_tokens", ROLE_EMBED, 0, 0}, {"model.final_layernorm", ROLE_FINAL_NORM, 0, 0}, {"lm_head", ROLE_HEAD, 0, 0},
+    {L "input_layernorm", ROLE_ATTN_NORM, 0, 0}, QKV(L), {L "self_attn.dense", ROLE_O, 0, 0},
     {L "self_attn.q_layernorm", ROLE_Q_NORM, 0, 0}, {L "self_attn.k_layernorm", ROLE_K_NORM, 0, 0},
     {L "mlp.fc1", ROLE_UP, 0, 0}, {L "mlp.fc2", ROLE_DOWN, 0, 0}, END};
 static const name_rule names_stablelm[] = {
@@ -104,7 +105,7 @@ static const name_rule names_internlm2[] = {
 static const name_rule names_opt[] = {
     {"model.decoder.embed_tokens", ROLE_EMBED, 0, 0}, {"model.decoder.embed_positions", ROLE_POS_EMBED, 0, NAME_SKIP2},
     {"model.decoder.final_layer_norm", ROLE_FINAL_NORM, 0, 0}, {"lm_head", ROLE_HEAD, 0, 0},
-    {D "self_attn_layer_norm", ROLE_ATTN_NORM, 0, 0}, {D "final_layer_norm", ROLE_FFN_NORM, 0, 0}, ATTN(D),
+    {D "self_attn_layer_norm", ROLE_ATTN_NORM, 0, 0}, {D "final_layer_norm", ROLE_FFN_NORM, 0, 0}, QKV(D),
     {D "self_attn.out_proj", ROLE_O, 0, 0}, {D "fc1", ROLE_UP, 0, 0}, {D "fc2", ROLE_DOWN, 0, 0}, END};
 
 #define N "gpt_neox.layers.%d."

@@ -491,7 +491,7 @@ bool family_stored(const name_rule *r, const arch *a, const weight_plan *p, uint
 {
     uint64_t all = 0, cols = 0;
     *t = (family_tensor){0};
-    if (r->flags & NAME_READ) return false;
+    if (r->flags & (NAME_READ | NAME_SKIP2)) return false;
     for (uint32_t role = 1; role < ROLE_COUNT; role++) {
         int64_t w = rule_covers(r, a, role) ? find_weight(p, role, part, layer, expert) : -1;
         if (w < 0) continue;

@@ -358,11 +358,8 @@ static void adjust(cfg *c, const family *f, arch *a)
     case ADJUST_OPT:
         a->learned_pos = 1;
         a->norm_affine = cfg_bool(c, "layer_norm_elementwise_affine", true);
-        if (!cfg_bool(c, "do_layer_norm_before", true))
-            cfg_fail(c, TESS_E_UNSUPPORTED, "%s: do_layer_norm_before = false is not supported", c->file);
-        if (cfg_u32(c, "word_embed_proj_dim", a->hidden_size, false) != a->hidden_size)
-            cfg_fail(c, TESS_E_UNSUPPORTED, "%s: word_embed_proj_dim must equal hidden_size", c->file);
-        refuse_true(c, "_remove_final_layer_norm");
+        if (!cfg_bool(c, "do_layer_norm_before", true)) a->block_kind = BLOCK_POST_SUM;
+        else refuse_true(c, "_remove_final_layer_norm");
         break;
     case ADJUST_MPT: adjust_mpt(c, a); break;
     case ADJUST_GLM4_MOE:
@@ -408,6 +405,8 @@ static void read_arch(cfg *c, hf_config *out)
     if (f->clip) a->qkv_clip = cfg_f64(c, c->root, "clip_qkv", 0);
     if (c->st == TESS_OK) read_layers(c, f, a);
     if (c->st == TESS_OK) hf_rope_factors(c, a);
+    if (f->adjust == ADJUST_OPT) out->embed_dim = cfg_u32(c, "word_embed_proj_dim", a->hidden_size, false);
+    if (out->embed_dim == a->hidden_size) out->embed_dim = 0;
     out->tied = cfg_bool(c, "tie_word_embeddings", f->tied);
     a->tied_head = out->tied;
     if (c->st == TESS_OK) check_arch(c, a);

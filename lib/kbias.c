@@ -30,7 +30,7 @@ static double spread(const layer_view *v, uint32_t g)
     uint32_t n = a->hidden_size, k_dim = arch_k_dim(a), n_rows = MIN(k_dim, (uint32_t)SAMPLE);
     int32_t ids[SAMPLE];
     double sum = 0;
-    if (!norm || a->block_kind == BLOCK_POST) return 0;
+    if (!norm || a->block_kind == BLOCK_POST || a->block_kind == BLOCK_POST_SUM) return 0;
     for (uint32_t i = 0; i < n_rows; i++) ids[i] = (int32_t)(g * k_dim + k_dim * i / n_rows);
     op_embed_args e = {.w = &v->k->w, .row_hi = v->k->w.n_rows, .ids = ids, .n_tokens = n_rows, .n = n, .scale = 1, .y = v->rows, .ys = n};
     v->m->ops->embed(&e, 0, 1);

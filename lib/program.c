@@ -192,8 +192,19 @@ static uint16_t join(program *p, const arch *a, uint16_t layer, uint16_t parts, 
     return add_scaled(p, WT_NONE, layer, t, x);
 }
 
+/* The first form of the transformer: norms stand behind the sums. */
+static uint16_t block_post_sum(program *p, const arch *a, uint16_t layer, uint16_t x)
+{
+    x = add_scaled(p, WT_O, layer, attention(p, a, layer, x), x);
+    op_in_place(p, PROG_NORM, WT_NORM_ATTN, layer, x);
+    x = add_scaled(p, a->layer_moe[layer] ? WT_NONE : WT_DOWN, layer, feed_forward(p, a, layer, x), x);
+    op_in_place(p, PROG_NORM, WT_NORM_FFN, layer, x);
+    return x;
+}
+
 static uint16_t block(program *p, const arch *a, uint16_t layer, uint16_t x)
 {
+    if (a->block_kind == BLOCK_POST_SUM) return block_post_sum(p, a, layer, x);
     bool parallel = a->block_kind == BLOCK_PARALLEL || a->block_kind == BLOCK_PARALLEL2;
     uint16_t n = a->block_kind == BLOCK_POST ? x : op(p, PROG_NORM, WT_NORM_ATTN, layer, W_HIDDEN, x, NO_SLOT);
     uint16_t fn = n;
@@ -228,7 +239,8 @@ tess_status program_head(const arch *a, bool quant, const mem *m, program *out, 
     const uint32_t head = 1u << WT_HEAD;
     *out = (program){.m = m, .quant = quant ? &head : NULL, .groups_of = NO_SLOT};
     out->in_slot = slot_new(out, W_HIDDEN, false);
-    uint16_t n = op(out, PROG_NORM, WT_NORM_FINAL, 0, W_HIDDEN, out->in_slot, NO_SLOT);
+    uint16_t n = out->in_slot;
+    if (a->block_kind != BLOCK_POST_SUM) n = op(out, PROG_NORM, WT_NORM_FINAL, 0, W_HIDDEN, n, NO_SLOT);
     out->out_slot = linear(out, WT_HEAD, 0, W_LOGITS, n);
     if (a->logit_scale != 1 || a->logit_softcap > 0) op_in_place(out, PROG_LOGITS, WT_NONE, 0, out->out_slot);
     return finish(out, err);

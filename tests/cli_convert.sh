@@ -230,6 +230,32 @@ if [ -n "$SHARED" ]; then
 else
     skip "the round trip of other families: no shared data"
 fi
+for d in "$ROOT"/tests/models/*/; do
+    name=$(basename "$d")
+    rm -rf "$TMP/e"
+    "$conv" "$d" -o "$TMP/e.tess" --force >"$TMP/log" 2>&1
+    if grep -qE '"model_type": "(cohere|deepseek_v.|ernie4_5_moe|glm4_moe|gpt_oss|granitemoe.*|opt)"' "$d/config.json"; then
+        expect "$name: no export" 2 'export of family .* is not possible' "$conv" "$TMP/e.tess" --export "$TMP/e"
+        continue
+    fi
+    "$conv" "$TMP/e.tess" --export "$TMP/e" >"$TMP/log" 2>&1 && "$conv" "$TMP/e" -o "$TMP/e2.tess" --force >"$TMP/log" 2>&1
+    equal "$name: the weights come back" "$(hashes "$TMP/e.tess")" "$(hashes "$TMP/e2.tess")"
+done
+
+# ---- OPT with projections of the embedding ----
+projected() { # NAME REGEX SED-OF-CONFIG [SED-OF-WEIGHTS]
+    rm -rf "$TMP/p"
+    cp -rL "$ROOT/tests/models/opt-projected" "$TMP/p"
+    chmod -R u+w "$TMP/p"
+    sed -i "$3" "$TMP/p/config.json"
+    [ -z "${4-}" ] || sed -i "$4" "$TMP/p/model.safetensors"
+    refuse "projected: $1" 2 "$2" "$conv" "$TMP/p" -o "$out"
+}
+projected "another width" 'project_in.weight" of type BF16 does not have the shape 32 x 41' 's/"word_embed_proj_dim": 40/"word_embed_proj_dim": 41/'
+projected "no way in" 'model.decoder.project_in.weight" is missing' '' 's/project_in.weight/project_xx.weight/'
+projected "no way out" 'model.decoder.project_out.weight" is missing' '' 's/project_out.weight/project_xxx.weight/'
+projected "no output matrix" 'lm_head.weight" is missing' '' 's/lm_head.weight/lm_heap.weight/'
+projected "no width" 'embed_tokens.weight" has shape' 's/"word_embed_proj_dim": 40/"word_embed_proj_dim": 0/'
 
 # ---- writing (B24) ----
 rm -f "$out"

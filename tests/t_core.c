@@ -124,7 +124,7 @@ static void check_plan(const program *p, const plan *l)
 static void plans_are_sound(void **state)
 {
     (void)state;
-    for (uint32_t kind = BLOCK_PRE; kind <= BLOCK_SANDWICH; kind++)
+    for (uint32_t kind = BLOCK_PRE; kind <= BLOCK_POST_SUM; kind++)
         for (uint32_t qk = 0; qk <= QK_NORM_HEAD; qk++) {
             arch a = small_arch(9, 3, 8, 160, 320);
             shard_plan s;
@@ -214,7 +214,7 @@ static uint32_t barriers_of_layer(const program *p, uint16_t layer, bool few)
 static void fused_programs_are_sound(void **state)
 {
     (void)state;
-    for (uint32_t i = 0; i < 2 * 3 * 3 * TEAM_MAX * (BLOCK_SANDWICH + 1); i++) {
+    for (uint32_t i = 0; i < 2 * 3 * 3 * TEAM_MAX * (BLOCK_POST_SUM + 1); i++) {
         arch a = small_arch(9, 3, 8, 160, 320);
         uint32_t ranks = i % 2 ? 3 : 1, n = i / 18 % TEAM_MAX + 1, threads[3] = {n, n, n}, bits[] = {UINT32_MAX, UINT32_MAX, 0, 0};
         shard_plan s;

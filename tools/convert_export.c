@@ -95,8 +95,9 @@ static tess_status list_items(job *j, tess_error *err)
     for (uint32_t i = 0; i < c->plan.n; i++) want += c->plan.w[i].alias < 0;
     for (uint32_t i = 0; i < j->n; i++) stored += j->items[i].t.n;
     if (stored != want)
-        return ERR(err, TESS_E_UNSUPPORTED, "%s: %u of %u weights have a name in family \"%s\"", j->o->src,
-                   stored, want, c->a.family);
+        return ERR(err, TESS_E_UNSUPPORTED,
+                   "%s: export of family \"%s\" is not possible: only %u of %u weights have a place in its files", j->o->src,
+                   c->a.family, stored, want);
     if (j->n) qsort(j->items, j->n, sizeof *j->items, item_cmp);
     for (uint32_t i = 0; i < j->n; i++) {
         j->items[i].off = j->data_len;

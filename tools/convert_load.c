@@ -15,6 +15,7 @@
 #include "hf_config.h"
 #include "hf_quant.h"
 #include "hf_tokenizer.h"
+#include "projected.h"
 #include "source_tess.h"
 
 enum { MAX_FILE = 256 << 20 };
@@ -154,17 +155,15 @@ static tess_status copy_kvs(const kvs *k, kvs_builder *b, const mem *m, tess_err
 
 /* ---- kinds of SRC ---- */
 
-static tess_status read_config(convert_source *c, const char *dir, bool *tied, tess_error *err)
+static tess_status read_config(convert_source *c, const char *dir, hf_config *config, tess_error *err)
 {
     char path[PATH_MAX];
-    hf_config config;
     const convert_blob *b = convert_find_blob(c, "config.json");
     snprintf(path, sizeof path, "%s/config.json", dir);
     if (!b) return ERR(err, TESS_E_IO, "%s: is missing", path);
-    TRY(hf_config_read(b->data, b->len, path, &config, err));
-    c->a = config.a;
-    c->fam = config.fam;
-    *tied = config.tied;
+    TRY(hf_config_read(b->data, b->len, path, config, err));
+    c->a = config->a;
+    c->fam = config->fam;
     return TESS_OK;
 }
 
@@ -187,7 +186,7 @@ static tess_status unpack(convert_source *c, const char *dir, tess_error *err)
 static tess_status load_hf(convert_source *c, const char *dir, const char *weights, kvs_builder *b,
                            tess_error *err)
 {
-    bool tied;
+    hf_config config;
     TRY(load_files(c, dir, err));
     if (!convert_find_blob(c, "config.json") && convert_find_blob(c, "tokenizer.json")) {
         source *s;
@@ -199,9 +198,14 @@ static tess_status load_hf(convert_source *c, const char *dir, const char *weigh
         } else return err->status;
     }
     TRY(safetensors_open(weights, &c->m, &c->s, err));
-    TRY(read_config(c, dir, &tied, err));
+    TRY(read_config(c, dir, &config, err));
     TRY(unpack(c, dir, err));
-    TRY(family_plan(c->fam->names, c->fam->prefix, c->s, &c->a, tied, &c->m, &c->plan, err));
+    if (config.embed_dim) {
+        TRY(projected_open(&c->s, c->a.vocab_size, c->a.hidden_size, config.embed_dim, config.tied, err));
+        config.tied = false;
+        c->a.tied_head = 0;
+    }
+    TRY(family_plan(c->fam->names, c->fam->prefix, c->s, &c->a, config.tied, &c->m, &c->plan, err));
     put_model(c, b);
     return put_files(c, dir, b, err);
 }
@@ -221,13 +225,13 @@ static tess_status load_gguf(convert_source *c, const char *path, kvs_builder *b
 
 static tess_status refresh_kv(convert_source *c, const char *path, kvs_builder *b, tess_error *err)
 {
-    bool tied;
+    hf_config config;
     if (c->n_blobs == 0)
         return ERR(err, TESS_E_UNSUPPORTED,
                    "%s: holds no original files to refresh from; convert its source again", path);
     if (c->kind == CT_KIND_MODEL) {
         uint32_t head = c->a.tied_head;
-        TRY(read_config(c, path, &tied, err));
+        TRY(read_config(c, path, &config, err));
         c->a.tied_head = head; /* what the weights say */
         put_model(c, b);
     }

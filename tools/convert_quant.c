@@ -146,7 +146,8 @@ tess_status convert_read_quant(const convert_source *c, const weight *w, uint32_
     quant_box b = {.c = c, .w = w, .dtype = dtype, .from = c->s->tensors[w->map.src].dtype, .k0 = k0, .n_k = n_k};
     size_t bytes;
     cut_leaves(&b);
-    int way = groups_agree(&b) ? WAY_MOVE : b.from == SRC_COMPUTED && !w->map.transposed && !convert_is_merged(c, w) ? WAY_BLOCKS : WAY_FIT;
+    bool own = b.from == SRC_COMPUTED && c->s->blocks && !w->map.transposed && !convert_is_merged(c, w);
+    int way = groups_agree(&b) ? WAY_MOVE : own ? WAY_BLOCKS : WAY_FIT;
     uint64_t row = MAX(b.n_groups * Q8_BLOCK, n_k * sizeof(float)) + b.n_groups * Q8_BLOCK;
     void *rows = size_mul3(row, TILE_ROWS, 1, &bytes) ? mem_alloc(&c->m, bytes) : NULL;
     if (!rows) return ERR(err, TESS_E_NOMEM, "no memory to quantize rows of %llu columns", (unsigned long long)n_k);

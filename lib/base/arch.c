@@ -265,7 +265,7 @@ static bool has_norm(const arch *a, uint32_t role)
 {
     bool w = a->norm_affine != 0; /* else its weights are 1 and nowhere */
     switch (role) {
-    case ROLE_FINAL_NORM: return w;
+    case ROLE_FINAL_NORM: return w && a->block_kind != BLOCK_POST_SUM;
     case ROLE_EMBED_NORM: return w && a->embed_norm;
     case ROLE_ATTN_NORM: return w && a->block_kind != BLOCK_POST;
     case ROLE_FFN_NORM: return w && a->block_kind != BLOCK_POST && a->block_kind != BLOCK_PARALLEL;

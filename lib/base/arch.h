@@ -17,7 +17,8 @@ enum { ARCH_MAX_LAYERS = 512, ARCH_MAX_ATTN_KINDS = 4, ARCH_MAX_EXPERTS = 1024, 
 enum { NORM_RMS = 0, NORM_LAYER = 1, NORM_RMS_PLUS1 = 2 /* weight + 1, gemma */,
        NORM_LAYER_PLUS1 = 3 /* the same, nemotron */ };
 enum { BLOCK_PRE = 0, BLOCK_POST = 1 /* olmo2 */, BLOCK_PARALLEL = 2 /* attn and ffn read one norm */,
-       BLOCK_PARALLEL2 = 3 /* two norms */, BLOCK_SANDWICH = 4 /* pre and post norms, gemma2 */ };
+       BLOCK_PARALLEL2 = 3 /* two norms */, BLOCK_SANDWICH = 4 /* pre and post norms, gemma2 */,
+       BLOCK_POST_SUM = 5 /* norms of the sums x + attn and x + ffn, and none at the end; opt-350m */ };
 enum { ACT_SILU = 0, ACT_GELU = 1 /* erf */, ACT_GELU_TANH = 2, ACT_RELU = 3, ACT_RELU2 = 4,
        ACT_SWIGLU_CLAMP = 5 /* gated; gpt_oss */ };
 enum { ROPE_NONE = 0, ROPE_HALF = 1 /* pairs (i, i + d/2) */, ROPE_PAIRS = 2 /* pairs (2i, 2i + 1) */ };
@@ -55,7 +56,7 @@ typedef struct {
     X(u32, ffn_size, 0, 1 << 24)                \
     X(u32, max_ctx, 1, 1 << 30)                 \
     X(u32, norm_kind, 0, 3)                     \
-    X(u32, block_kind, 0, 4)                    \
+    X(u32, block_kind, 0, 5)                    \
     X(u32, act, 0, 5)                           \
     X(u32, gated_ffn, 0, 1)                     \
     X(u32, rope_kind, 0, 2)                     \
