@@ -117,7 +117,7 @@ static bool widths(const arch *a, const shard_plan *s, uint32_t rank, plan *out)
                                  [W_SHARED] = k->shared.hi - k->shared.lo, [W_PART_SHARED] = a->hidden_size, [W_PART_EXPERT] = a->hidden_size,
                                  [W_ROUTER] = a->n_experts, [W_ROUTE] = 2 * (uint64_t)a->experts_used,
                                  [W_PAIRS] = 2 * (uint64_t)a->experts_used + k->expert.hi - k->expert.lo + 1, [W_PAIR_X] = a->hidden_size,
-                                 [W_PAIR_H] = a->moe_ffn_size, [W_ONE] = 1, [W_GROUPS_HIDDEN] = group_floats(a->hidden_size),
+                                 [W_PAIR_H] = a->moe_ffn_size, [W_ONE] = 1, [W_GROUPS_HIDDEN] = group_floats(MAX(a->hidden_size, a->q_lora)),
                                  [W_GROUPS_ATTN] = leaf_floats(&s->v, k->q_leaf), [W_GROUPS_FFN] = leaf_floats(&s->ffn, k->ffn_leaf),
                                  [W_GROUPS_SHARED] = leaf_floats(&s->shared, k->shared_leaf),
                                  [W_GROUPS_PAIR_X] = group_floats(a->hidden_size), [W_GROUPS_PAIR_H] = group_floats(a->moe_ffn_size),

@@ -70,7 +70,6 @@ tess_status arch_check(const arch *a, tess_error *err)
         if (!(a->short_factor[i] > 0) || !(a->long_factor[i] > 0)) return ERR(err, TESS_E_FORMAT, "arch: factor %u of rope scaling is not positive", i);
     if (a->kv_lora && (a->n_kv_heads != 1 || a->head_dim <= a->rope_dims || a->qk_norm != QK_NORM_NONE || a->norm_kind != NORM_RMS))
         return ERR(err, TESS_E_FORMAT, "arch: latent attention wants one kv head, RMS norms, no q/k norms and a head wider than its rope part");
-    if (a->q_lora > a->hidden_size) return ERR(err, TESS_E_FORMAT, "arch.q_lora is %u, more than hidden_size %u", a->q_lora, a->hidden_size);
     if (a->q_lora && !a->kv_lora) return ERR(err, TESS_E_FORMAT, "arch.q_lora is %u without kv_lora", a->q_lora);
     if (a->norm_eps <= 0) return ERR(err, TESS_E_FORMAT, "arch.norm_eps is %g, want a positive number", a->norm_eps);
     if (a->ffn_size == 0) return ERR(err, TESS_E_FORMAT, "arch.ffn_size is 0");
