@@ -48,6 +48,10 @@ typedef struct {
     bool on;
 } bias_key; /* config key, BIAS_* that it switches, its default */
 
+/* What a mixture of experts has where config.json does not say. 0: n and used must be given, width is that of a feed-forward,
+ * groups, groups_used and scale are 1. first: so many dense layers come before those with experts. */
+typedef struct { uint32_t n, used, width, shared_width, n_shared, groups, groups_used, first; double scale; } moe_defaults;
+
 typedef struct {
     const char *model_type;   /* of config.json */
     const char *class_name;   /* of "architectures": base models and other heads are refused by it */
@@ -59,8 +63,10 @@ typedef struct {
     bool tied;                /* default of tie_word_embeddings */
     bool ffn_4h;              /* feed-forward width defaults to 4 x hidden */
     bool scale_embed;         /* embedding times sqrt(hidden) */
+    const char *act_key;      /* the one key of the activation; NULL: any of the usual ones */
     bool gelu_tanh;           /* "gelu" means the tanh form */
     double rope_theta, rotary, eps; /* defaults */
+    bool partial;             /* follows partial_rotary_factor */
     double rope_local; /* default theta of sliding layers; 0 = they share all parameters with the full ones */
     int adjust;               /* ADJUST_* */
     bool moe;                 /* may have experts */
@@ -72,6 +78,11 @@ typedef struct {
     uint8_t rope_sliding;     /* 1: only layers with a window have rope; 2: the same in models with windows */
     uint32_t pattern;         /* default of sliding_window_pattern */
     uint32_t max_ctx;         /* where config.json does not say; 0: it must */
+    uint32_t kv_heads, head_dim, q_lora; /* the same; 0: n_heads, hidden / n_heads, none */
+    uint32_t window;          /* default of sliding_window; null in config.json is none */
+    uint32_t orig_ctx;        /* default of original_max_position_embeddings; 0: what the scaling says, or max_ctx */
+    uint32_t rotary_dim;      /* default of rotary_dim; 0: the family does not have this key */
+    moe_defaults experts;
 } family;
 enum { ADJUST_NONE = 0, ADJUST_FALCON, ADJUST_NEOX, ADJUST_SMOLLM3, ADJUST_GEMMA2, ADJUST_GEMMA3, ADJUST_GPT2,
        ADJUST_GRANITE, ADJUST_PHI, ADJUST_BLOOM, ADJUST_OPT, ADJUST_MPT, ADJUST_STABLELM, ADJUST_OLMO, ADJUST_COHERE,

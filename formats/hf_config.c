@@ -12,7 +12,7 @@
 
 /* ---- typed members ---- */
 
-const json_t *cfg_get(const json_t *o, const char *keys)
+static const json_t *find_key(const json_t *o, const char *keys, bool null_too)
 {
     char key[96];
     for (const char *p = keys; p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL) {
@@ -21,10 +21,13 @@ const json_t *cfg_get(const json_t *o, const char *keys)
         memcpy(key, p, n);
         key[n] = 0;
         const json_t *v = json_object_get(o, key);
-        if (v && !json_is_null(v)) return v;
+        if (v && (null_too || !json_is_null(v))) return v;
     }
     return NULL;
 }
+
+const json_t *cfg_get(const json_t *o, const char *keys) { return find_key(o, keys, false); }
+bool cfg_has(const json_t *o, const char *keys) { return find_key(o, keys, true) != NULL; }
 
 void cfg_fail(cfg *c, tess_status st, const char *fmt, ...)
 {
@@ -54,6 +57,11 @@ uint32_t cfg_u32(cfg *c, const char *keys, uint32_t def, bool required)
     if (jsonr_u64(v, &n) && n <= UINT32_MAX) return (uint32_t)n;
     wrong_type(c, keys, v, "a whole number below 2^32");
     return def;
+}
+
+uint32_t cfg_u32_or_null(cfg *c, const char *keys, uint32_t absent, uint32_t null)
+{
+    return cfg_u32(c, keys, cfg_has(c->root, keys) ? null : absent, false);
 }
 
 double cfg_f64(cfg *c, const json_t *o, const char *keys, double def)
@@ -116,7 +124,7 @@ static void refuse_unknown(cfg *c, const family *f)
     if (cfg_bool(c, "use_bidirectional_attention", false))
         cfg_fail(c, TESS_E_UNSUPPORTED, "%s: use_bidirectional_attention is not supported", c->file);
     if (cfg_bool(c, "add_cross_attention", false))
-        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: cross attention is not supported", c->file);
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: add_cross_attention is not supported", c->file);
 }
 
 static uint32_t read_act(cfg *c, const family *f)
@@ -125,13 +133,14 @@ static uint32_t read_act(cfg *c, const family *f)
         {"silu", ACT_SILU},
         {"swish", ACT_SILU},
         {"gelu", ACT_GELU},
+        {"gelu_python", ACT_GELU},
         {"gelu_new", ACT_GELU_TANH},
         {"gelu_pytorch_tanh", ACT_GELU_TANH},
         {"gelu_fast", ACT_GELU_TANH},
         {"relu", ACT_RELU},
         {"relu2", ACT_RELU2},
     };
-    const char *name = cfg_str(c, c->root, "hidden_activation|hidden_act|activation_function|activation", NULL);
+    const char *name = cfg_str(c, c->root, f->act_key ? f->act_key : "hidden_act|activation_function|activation", NULL);
     if (!name) return f->act;
     for (size_t i = 0; i < ARRAY_LEN(acts); i++)
         if (strcmp(acts[i].name, name) == 0)
@@ -144,12 +153,12 @@ static uint32_t read_act(cfg *c, const family *f)
 }
 
 /* One latent vector serves all heads; a head is a part that is compared through it and a part that is rotated. */
-static void read_latent(cfg *c, arch *a)
+static void read_latent(cfg *c, const family *f, arch *a)
 {
-    uint32_t nope = cfg_u32(c, "qk_nope_head_dim", 0, true), rope = cfg_u32(c, "qk_rope_head_dim", 0, true);
-    a->kv_lora = cfg_u32(c, "kv_lora_rank", 0, true);
-    a->q_lora = cfg_u32(c, "q_lora_rank", 0, false);
-    a->v_head_dim = cfg_u32(c, "v_head_dim", 0, true);
+    uint32_t nope = cfg_u32(c, "qk_nope_head_dim", 128, false), rope = cfg_u32(c, "qk_rope_head_dim", 64, false);
+    a->kv_lora = cfg_u32(c, "kv_lora_rank", 512, false);
+    a->q_lora = cfg_u32_or_null(c, "q_lora_rank", f->q_lora, 0);
+    a->v_head_dim = cfg_u32(c, "v_head_dim", 128, false);
     a->n_kv_heads = 1;
     a->rope_dims = rope;
     a->head_dim = nope <= 4096 && rope <= 4096 ? nope + rope : 0;
@@ -168,7 +177,7 @@ static void read_sizes(cfg *c, const family *f, arch *a)
     a->hidden_size = cfg_u32(c, "hidden_size|n_embd|n_embed|d_model", 1, true);
     a->vocab_size = cfg_u32(c, "vocab_size", 1, true);
     a->n_heads = cfg_u32(c, "num_attention_heads|n_head|n_heads", 1, true);
-    a->n_kv_heads = cfg_u32(c, "num_key_value_heads|num_kv_heads", a->n_heads, false);
+    a->n_kv_heads = cfg_u32_or_null(c, "num_key_value_heads|num_kv_heads", f->kv_heads ? f->kv_heads : a->n_heads, a->n_heads);
     a->max_ctx = cfg_u32(c, "max_position_embeddings|n_positions|n_ctx|max_seq_len|seq_length", MAX(f->max_ctx, 1u),
                          f->max_ctx == 0);
     a->ffn_size = cfg_u32(c, "intermediate_size|n_inner|ffn_hidden_size|ffn_dim",
@@ -179,13 +188,14 @@ static void read_sizes(cfg *c, const family *f, arch *a)
         check_arch(c, a);
         return;
     }
-    a->head_dim = cfg_u32(c, "head_dim", a->hidden_size / a->n_heads, false);
-    if (!cfg_get(c->root, "head_dim") && a->hidden_size % a->n_heads)
+    uint32_t given = cfg_u32_or_null(c, "head_dim", f->head_dim, 0);
+    a->head_dim = given || cfg_get(c->root, "head_dim") ? given : a->hidden_size / a->n_heads;
+    if (a->head_dim != given && a->hidden_size % a->n_heads && !f->latent)
         cfg_fail(c, TESS_E_FORMAT,
                  "%s: hidden_size %u is not a multiple of num_attention_heads %u, and head_dim is missing",
                  c->file, a->hidden_size, a->n_heads);
     a->v_head_dim = a->head_dim;
-    if (f->latent) read_latent(c, a);
+    if (f->latent) read_latent(c, f, a);
 }
 
 /* ---- layers ---- */
@@ -237,14 +247,13 @@ static void read_layers(cfg *c, const family *f, arch *a)
     a->rope_kind = a->alibi ? (uint32_t)ROPE_NONE : f->rope_kind;
     if (a->rope_kind != ROPE_NONE) a->max_ctx = hf_rope_reach(&ropes[0], a->max_ctx);
     if (f->latent && !cfg_bool(c, "rope_interleave", true)) a->rope_kind = ROPE_HALF;
-    if (f->names && cfg_get(c->root, "rotary_dim") && a->head_dim) rotary = (double)cfg_u32(c, "rotary_dim", 0, false) / a->head_dim;
+    if (f->rotary_dim && a->head_dim) rotary = (double)cfg_u32(c, "rotary_dim", f->rotary_dim, false) / a->head_dim;
     double dims = (double)a->head_dim * rotary;
     if (f->latent) dims = a->rope_dims;
     a->rope_dims = a->rope_kind == ROPE_NONE || !(dims >= 0 && dims <= 4096) ? 0 : (uint32_t)dims;
     a->rope_odd = f->adjust == ADJUST_NEOX && a->rope_dims % 2; /* then the last pair turns as well */
     a->rope_dims += a->rope_odd;
-    uint32_t window = cfg_u32(c, "sliding_window", 0, false),
-             interval = cfg_u32(c, "no_rope_layer_interval", 4, false);
+    uint32_t window = cfg_u32_or_null(c, "sliding_window", f->window, 0), interval = cfg_u32(c, "no_rope_layer_interval", 4, false);
     if (f->windows == WINDOW_NONE && f->adjust != ADJUST_SMOLLM3) window = 0;
     bool asked = f->windows == WINDOW_QWEN || f->windows == WINDOW_QWEN_MOE || f->windows == WINDOW_QWEN2_MOE;
     if ((asked || f->adjust == ADJUST_SMOLLM3) && !cfg_bool(c, "use_sliding_window", false))
@@ -284,6 +293,10 @@ static void refuse_true(cfg *c, const char *key)
 static void adjust_mpt(cfg *c, arch *a)
 {
     const json_t *attn = cfg_get(c->root, "attn_config");
+    const char *norm = cfg_str(c, c->root, "norm_type", "low_precision_layernorm");
+    if (!strstr(norm, "layernorm")) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: norm_type \"%.40s\" is not supported", c->file, norm);
+    if (cfg_get(c->root, "logit_scale"))
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: logit_scale is not supported in this family", c->file);
     cfg sub = {attn, c->file, c->st, c->err};
     a->alibi = ALIBI_MPT;
     a->alibi_max = cfg_f64(&sub, attn, "alibi_bias_max", 8);
@@ -306,6 +319,9 @@ static double latent_mscale(cfg *c)
     return m * m;
 }
 
+/* null is no cap, whatever the family has when the key is absent. */
+static double soft_cap(cfg *c, const char *key, double def) { return cfg_f64(c, c->root, key, cfg_has(c->root, key) ? 0 : def); }
+
 static void adjust(cfg *c, const family *f, arch *a)
 {
     switch (f->adjust) {
@@ -325,8 +341,8 @@ static void adjust(cfg *c, const family *f, arch *a)
         break;
     case ADJUST_GEMMA2:
         a->attn_scale = 1 / sqrt(cfg_f64(c, c->root, "query_pre_attn_scalar", 256));
-        a->attn_softcap = cfg_f64(c, c->root, "attn_logit_softcapping", 0);
-        a->logit_softcap = cfg_f64(c, c->root, "final_logit_softcapping", 0);
+        a->attn_softcap = soft_cap(c, "attn_logit_softcapping", 50);
+        a->logit_softcap = soft_cap(c, "final_logit_softcapping", 30);
         break;
     case ADJUST_GEMMA3: /* attn_logit_softcapping is still in its files, but not followed */
         a->attn_scale = 1 / sqrt(cfg_f64(c, c->root, "query_pre_attn_scalar", 256));
@@ -366,7 +382,10 @@ static void adjust(cfg *c, const family *f, arch *a)
         if (cfg_bool(c, "use_qk_norm", false)) a->qk_norm = QK_NORM_HEAD;
         break;
     case ADJUST_DEEPSEEK3:
-    case ADJUST_DEEPSEEK2: a->attn_scale *= latent_mscale(c); break;
+    case ADJUST_DEEPSEEK2:
+        a->attn_scale *= latent_mscale(c);
+        refuse_true(c, "mlp_bias");
+        break;
     case ADJUST_GPT_OSS:
         a->sinks = 1;
         a->act = ACT_SWIGLU_CLAMP; /* whatever hidden_act says */

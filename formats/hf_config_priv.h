@@ -9,7 +9,10 @@ typedef struct { const json_t *root; const char *file; tess_status st; tess_erro
 /* Members; absent and null are alike. Keys may be alternatives: "hidden_size|n_embd", the first present one
  * counts. */
 const json_t *cfg_get(const json_t *o, const char *keys);
+bool cfg_has(const json_t *o, const char *keys); /* null counts as well */
 uint32_t cfg_u32(cfg *c, const char *keys, uint32_t def, bool required);
+/* Where null does not mean what absence means: some families have a default of their own, and null switches it off. */
+uint32_t cfg_u32_or_null(cfg *c, const char *keys, uint32_t absent, uint32_t null);
 double cfg_f64(cfg *c, const json_t *o, const char *keys, double def);
 bool cfg_bool(cfg *c, const char *keys, bool def);
 const char *cfg_str(cfg *c, const json_t *o, const char *keys, const char *def);

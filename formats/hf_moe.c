@@ -11,19 +11,20 @@ static const char n_keys[] = "num_local_experts|num_experts|n_routed_experts|moe
 
 static void read_sizes(cfg *c, const family *f, arch *a)
 {
-    a->n_experts = cfg_u32(c, n_keys, 0, true);
-    a->experts_used = cfg_u32(c, "num_experts_per_tok|num_experts_per_token|moe_k", 0, true);
-    a->moe_ffn_size = cfg_u32(c, "moe_intermediate_size", a->ffn_size, false);
+    const moe_defaults *d = &f->experts;
+    a->n_experts = cfg_u32(c, n_keys, d->n, d->n == 0);
+    a->experts_used = cfg_u32(c, "num_experts_per_tok|num_experts_per_token|moe_k", d->used, d->used == 0);
+    a->moe_ffn_size = cfg_u32(c, "moe_intermediate_size", d->width ? d->width : a->ffn_size, false);
     a->router_kind = f->router_kind;
     a->router_norm = f->router_kind == ROUTER_CHOSEN ? 0 : f->router_norm;
     if (cfg_get(c->root, "norm_topk_prob")) a->router_norm = cfg_bool(c, "norm_topk_prob", false);
-    a->shared_ffn_size = cfg_u32(c, "shared_expert_intermediate_size|shared_intermediate_size", 0, false);
-    uint32_t n_shared = cfg_u32(c, "n_shared_experts|moe_num_shared_experts", 0, false);
+    a->shared_ffn_size = cfg_u32(c, "shared_expert_intermediate_size|shared_intermediate_size", d->shared_width, false);
+    uint32_t n_shared = cfg_u32_or_null(c, "n_shared_experts|moe_num_shared_experts", d->n_shared, 0);
     if (n_shared && (uint64_t)n_shared * a->moe_ffn_size <= 1 << 24) a->shared_ffn_size = n_shared * a->moe_ffn_size;
     a->router_correction = f->correction;
-    a->router_scale = cfg_f64(c, c->root, "routed_scaling_factor", 1);
-    a->router_groups = cfg_u32(c, "n_group", 1, false);
-    a->router_groups_used = cfg_u32(c, "topk_group", 1, false);
+    a->router_scale = cfg_f64(c, c->root, "routed_scaling_factor", d->scale > 0 ? d->scale : 1);
+    a->router_groups = cfg_u32_or_null(c, "n_group", MAX(d->groups, 1u), 1);
+    a->router_groups_used = cfg_u32_or_null(c, "topk_group", MAX(d->groups_used, 1u), 1);
     if (f->adjust == ADJUST_DEEPSEEK2) {
         const char *method = cfg_str(c, c->root, "topk_method", "greedy");
         a->router_norm = 0; /* what norm_topk_prob says is not followed in this family */
@@ -31,15 +32,24 @@ static void read_sizes(cfg *c, const family *f, arch *a)
         else if (strcmp(method, "group_limited_greedy") != 0)
             cfg_fail(c, TESS_E_UNSUPPORTED, "%s: topk_method \"%.40s\" is not supported", c->file, method);
     }
+    const char *score = f->router_kind == ROUTER_SIGMOID ? "sigmoid" : "softmax",
+               *said = cfg_str(c, c->root, "scoring_func", score);
+    if (strcmp(said, score) != 0)
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: scoring_func \"%.40s\" is not supported, in this family it is %s", c->file, said,
+                 score);
+    if (cfg_f64(c, c->root, "moe_norm_min", 1e-12) > 1e-6) /* a floor under the sum that the chosen are divided by */
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: moe_norm_min above 1e-6 is not supported", c->file);
     a->shared_switch = f->shared_switch && a->shared_ffn_size != 0;
 }
 
-static void read_layers(cfg *c, arch *a)
+static void read_layers(cfg *c, const family *f, arch *a)
 {
-    const json_t *dense = cfg_get(c->root, "mlp_only_layers");
-    uint32_t step = cfg_u32(c, "decoder_sparse_step|moe_layer_freq|moe_layer_interval", 1, false),
-             first = cfg_u32(c, "first_k_dense_replace|moe_layer_start_index", 0, false),
-             last = cfg_u32(c, "moe_layer_end_index", UINT32_MAX, false);
+    const json_t *dense = cfg_get(c->root, "mlp_only_layers"), *end = cfg_get(c->root, "moe_layer_end_index");
+    uint32_t step = cfg_u32(c, "decoder_sparse_step|moe_layer_interval", 1, false), last = UINT32_MAX,
+             first = cfg_u32_or_null(c, "first_k_dense_replace|moe_layer_start_index", f->experts.first, 0);
+    if (!json_is_integer(end) || json_integer_value(end) != -1) last = cfg_u32(c, "moe_layer_end_index", last, false);
+    if (cfg_u32(c, "moe_layer_freq", 1, false) != 1) /* the code of the models and transformers disagree on others */
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: moe_layer_freq other than 1 is not supported", c->file);
     if (step == 0) step = 1;
     for (uint32_t i = 0; i < a->n_layers; i++) a->layer_moe[i] = i >= first && i <= last && (i + 1) % step == 0;
     if (dense && !json_is_array(dense)) cfg_fail(c, TESS_E_FORMAT, "%s: mlp_only_layers is not a list", c->file);
@@ -55,5 +65,5 @@ void hf_moe_read(cfg *c, const family *f, arch *a)
 {
     if (!f->moe || c->st < 0) return;
     read_sizes(c, f, a);
-    if (a->n_experts) read_layers(c, a);
+    if (a->n_experts) read_layers(c, f, a);
 }

@@ -62,16 +62,17 @@ static uint32_t rope_type(cfg *c, const json_t *o)
 static double mscale_of(double factor, double m) { return factor <= 1 ? 1 : 0.1 * m * log(factor) + 1; }
 
 /* The numbers of one scaling object into r, whose theta and rotary share hold the defaults. */
-static void read_scaling(cfg *c, const json_t *o, uint32_t max_ctx, rope *r)
+static void read_scaling(cfg *c, const family *f, const json_t *o, uint32_t max_ctx, rope *r)
 {
     arch_attn *t = &r->t;
     check_keys(c, o);
     t->rope_scale = rope_type(c, o);
+    if (t->rope_scale == ROPE_SCALE_YARN && cfg_get(o, "short_factor")) t->rope_scale = ROPE_SCALE_LONG; /* early Phi-3 */
     t->rope_theta = cfg_f64(c, o, "rope_theta", t->rope_theta);
     r->rotary = cfg_f64(c, o, "partial_rotary_factor", r->rotary);
     if (t->rope_scale == ROPE_SCALE_NONE) return;
     double orig = cfg_f64(c, c->root, "original_max_position_embeddings",
-                          cfg_f64(c, o, "original_max_position_embeddings", max_ctx));
+                          f->orig_ctx ? f->orig_ctx : cfg_f64(c, o, "original_max_position_embeddings", max_ctx));
     if (t->rope_scale == ROPE_SCALE_DYNAMIC || t->rope_scale == ROPE_SCALE_LINEAR) orig = max_ctx;
     if (!(orig >= 1 && orig <= 1 << 30)) {
         cfg_fail(c, TESS_E_FORMAT, "%s: original_max_position_embeddings is %g", c->file, orig);
@@ -118,6 +119,18 @@ static bool rope_equal(const rope *a, const rope *b)
            a->rotary == b->rotary;
 }
 
+/* What gpt_oss has without any rope parameters. */
+static void gpt_oss_scaling(arch_attn *t)
+{
+    t->rope_scale = ROPE_SCALE_YARN;
+    t->factor = 32;
+    t->orig_ctx = 4096;
+    t->attn_factor = mscale_of(t->factor, 1);
+    t->beta_fast = 32;
+    t->beta_slow = 1;
+    t->yarn_exact = 1;
+}
+
 /* Whether rope_parameters holds one object per layer type. */
 static bool nested(const json_t *o)
 {
@@ -132,19 +145,20 @@ static rope old_spelling(cfg *c, const family *f, const json_t *scaling, uint32_
     bool neox = f->adjust == ADJUST_NEOX;
     rope r = rope_default(cfg_f64(c, c->root, neox ? "rotary_emb_base" : "rope_theta", theta),
                           cfg_f64(c, c->root, neox ? "rotary_pct" : "partial_rotary_factor", share));
-    if (scaling) read_scaling(c, scaling, max_ctx, &r);
+    if (scaling) read_scaling(c, f, scaling, max_ctx, &r);
+    else if (f->adjust == ADJUST_GPT_OSS && !cfg_get(c->root, "rope_parameters")) gpt_oss_scaling(&r.t);
     return r;
 }
 
 /* The new spelling, for all layers or by layer type; full and sliding hold the defaults. */
-static void new_spelling(cfg *c, const json_t *o, uint32_t max_ctx, bool same, rope *full, rope *sliding)
+static void new_spelling(cfg *c, const family *f, const json_t *o, uint32_t max_ctx, rope *full, rope *sliding)
 {
     static const char *const names[2] = {"full_attention", "sliding_attention"};
     const char *key;
     json_t *v;
     if (!nested(o)) {
-        read_scaling(c, o, max_ctx, full);
-        if (same) *sliding = *full;
+        read_scaling(c, f, o, max_ctx, full);
+        if (f->rope_local == 0) *sliding = *full;
         return;
     }
     json_object_foreach((json_t *)(uintptr_t)o, key, v) {
@@ -153,7 +167,7 @@ static void new_spelling(cfg *c, const json_t *o, uint32_t max_ctx, bool same, r
         if (!is_full && strcmp(key, names[1]) != 0)
             cfg_fail(c, TESS_E_UNSUPPORTED, "%s: rope_parameters of layer type \"%.60s\" are not supported",
                      c->file, key);
-        else read_scaling(c, v, max_ctx, is_full ? full : sliding);
+        else read_scaling(c, f, v, max_ctx, is_full ? full : sliding);
     }
 }
 
@@ -175,7 +189,7 @@ tess_status hf_rope_read(cfg *c, const family *f, uint32_t max_ctx, arch_attn ki
     rope full = old_spelling(c, f, now ? NULL : old, max_ctx, f->rope_theta, f->rotary), sliding = full;
     if (!same) sliding = rope_default(cfg_f64(c, c->root, "rope_local_base_freq", f->rope_local), full.rotary);
     if (now) {
-        new_spelling(c, now, max_ctx, same, &full, &sliding);
+        new_spelling(c, f, now, max_ctx, &full, &sliding);
         rope said = old_spelling(c, f, old, max_ctx, full.t.rope_theta, full.rotary);
         if (!old) { /* then only theta and the rotary share can contradict */
             double theta = said.t.rope_theta;
@@ -188,6 +202,8 @@ tess_status hf_rope_read(cfg *c, const family *f, uint32_t max_ctx, arch_attn ki
                      "the wrong ones",
                      c->file);
     }
+    if (!f->partial && (full.rotary != f->rotary || sliding.rotary != f->rotary))
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: partial_rotary_factor is not supported in this family", c->file);
     if (full.rotary != sliding.rotary)
         cfg_fail(c, TESS_E_UNSUPPORTED, "%s: partial_rotary_factor differs between layer types", c->file);
     kinds[0] = full.t;

@@ -181,12 +181,12 @@ static void reads_rope_scaling(void **state)
     assert_true(c.a.attn[0].rope_scale == ROPE_SCALE_LINEAR && c.a.attn[0].factor == 2.5 && c.a.max_ctx == 1280);
     c = good(LLAMA(",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}"));
     assert_true(c.a.attn[0].rope_scale == ROPE_SCALE_DYNAMIC && c.a.attn[0].orig_ctx == 512 && c.a.max_ctx == 1024);
-    bad(LLAMA(",\"partial_rotary_factor\":0.125,\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}"), "dynamic");
+    bad("{\"model_type\":\"nemotron\",\"partial_rotary_factor\":0.125,\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}," BASE "}", "dynamic");
     c = good("{\"model_type\":\"olmo3\",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":4},"
              "\"sliding_attention\":{\"rope_theta\":100},\"rope_type\":\"yarn\",\"factor\":2,\"rope_theta\":7},\"sliding_window\":16,"
              "\"layer_types\":[\"full_attention\",\"sliding_attention\"]," BASE "}");
     assert_true(c.a.attn[0].rope_scale == ROPE_SCALE_LINEAR && c.a.attn[0].factor == 4 && c.a.attn[1].rope_theta == 100);
-    c = good(LLAMA(",\"partial_rotary_factor\":0.5"));
+    c = good("{\"model_type\":\"phi3\",\"partial_rotary_factor\":0.5," BASE "}");
     assert_true(c.a.rope_dims == 8);
 }
 
