@@ -42,6 +42,7 @@ $(BUILD)/obj/%.o: %.cu $(BUILD)/nvcc-flags
 # ---- the emulator: C objects are those of the library; kernels, and tests that have some, are compiled as C++ ----
 CXX       ?= g++
 CLANGXX   ?= $(shell command -v clang++ || command -v clang)
+OBJCOPY   ?= objcopy
 CUEMU      = $(BUILD)/cuemu
 # The toolkit's own headers, or the little that is needed of them.
 CUEMU_SDK := $(firstword $(wildcard $(CUDA_HOME)/include/cuda_fp16.h) tests/cuemu/notk/cuda_fp16.h)
@@ -50,6 +51,12 @@ CUEMU_INC  = -D_GNU_SOURCE -DTESS_CUEMU -Itests/cuemu -Itests -Ikernels -Ikernel
 CUEMU_CXX  = -x c++ -std=gnu++17 -g $(CUEMU_CPU) -ffp-contract=off -fno-strict-aliasing -fstack-clash-protection -pthread \
              -Wall -Wextra -Wshadow -Wconversion -Wno-unknown-pragmas -Wframe-larger-than=32768 $(WERROR)
 CUEMU_FAST = -O2
+# The checked build: clang calls a function for every load and store of a kernel; those functions are in check.cc. What clang makes
+# plain calls of memcpy is renamed, so that it is seen too.
+CUEMU_CHK  = -O2 -fsanitize=thread -fno-vectorize -fno-slp-vectorize -mllvm -tsan-instrument-func-entry-exit=0 \
+             -mllvm -tsan-compound-read-before-write=1 -Wno-sign-conversion
+CUEMU_SEEN = $(foreach f,memcpy memmove memset,--redefine-sym $f=cuemu_$f)
+CHECKED   := $(if $(CLANGXX),$(shell echo 'float f(float *x) { return *x; }' | $(CLANGXX) -x c++ $(CUEMU_CHK) -c - -o /dev/null 2>/dev/null && echo 1))
 CUEMU_RT  := $(wildcard tests/cuemu/*.cc)
 CUEMU_RT  := $(filter-out tests/cuemu/t_%,$(CUEMU_RT))
 CUEMU_T   := $(wildcard tests/cuemu/t_*.cc tests/t_cuda_*.c)
@@ -58,7 +65,7 @@ CUEMU_LIB  = $(filter-out $(CUDART),$(LIBS)) -lstdc++
 
 $(CUEMU)/flags: FORCE
 	@mkdir -p $(@D)
-	@echo '$(CXX) $(CLANGXX) $(CUEMU_INC) $(CUEMU_CXX)' | cmp -s - $@ || echo '$(CXX) $(CLANGXX) $(CUEMU_INC) $(CUEMU_CXX)' > $@
+	@echo '$(CXX) $(CLANGXX) $(CUEMU_INC) $(CUEMU_CXX) $(CUEMU_CHK)' | cmp -s - $@ || echo '$(CXX) $(CLANGXX) $(CUEMU_INC) $(CUEMU_CXX) $(CUEMU_CHK)' > $@
 define cuemu_cxx
 	@mkdir -p $(@D)
 	$(SAY) EMU '$<'
@@ -68,9 +75,21 @@ $(CUEMU)/obj/%.o: %.cu $(CUEMU)/flags
 	$(cuemu_cxx)
 $(CUEMU)/obj/%.o: %.cc $(CUEMU)/flags
 	$(cuemu_cxx)
+define cuemu_checked_cxx
+	@mkdir -p $(@D)
+	$(SAY) CHECKED '$<'
+	$(Q)$(CLANGXX) $(CUEMU_INC) -MT $@ $(CUEMU_CXX) $(CUEMU_CHK) -c $< -o $@.tmp && $(OBJCOPY) $(CUEMU_SEEN) $@.tmp $@ && rm $@.tmp
+endef
+$(CUEMU)/checked/%.o: %.cu $(CUEMU)/flags
+	$(cuemu_checked_cxx)
+$(CUEMU)/checked/%.o: %.cc $(CUEMU)/flags
+	$(cuemu_checked_cxx)
 
-CUEMU_OBJ = $(CUEMU_C) $(CU_SRC:%.cu=$(CUEMU)/obj/%.o) $(patsubst %.cc,$(CUEMU)/obj/%.o,$(filter-out tests/cuemu/check%,$(CUEMU_RT)))
-$(CUEMU)/libcuemu.a: $(CUEMU_OBJ)
+cuemu_rt   = $(patsubst %.cc,$(CUEMU)/obj/%.o,$(filter-out $1,$(CUEMU_RT)))
+$(CUEMU)/libcuemu.a: $(CUEMU_C) $(CU_SRC:%.cu=$(CUEMU)/obj/%.o) $(call cuemu_rt,tests/cuemu/check%)
+	$(SAY) AR '$@'
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
+$(CUEMU)/libchecked.a: $(CUEMU_C) $(CU_SRC:%.cu=$(CUEMU)/checked/%.o) $(call cuemu_rt,tests/cuemu/nocheck.cc)
 	$(SAY) AR '$@'
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 $(CUEMU)/tests/t_%: $(CUEMU)/obj/tests/cuemu/t_%.o $(CUEMU)/libcuemu.a
@@ -85,11 +104,28 @@ $(CUEMU)/bin/%: $$(call tool_obj,$$*) $(CUEMU)/libcuemu.a
 	@mkdir -p $(@D)
 	$(SAY) LINK '$@'
 	$(Q)$(CC) $(ALL_LDFLAGS) $^ -o $@ $(CUEMU_LIB)
+# The same programs, checked; they have names of their own for the logs.
+$(CUEMU)/tests/t_%.checked: $(CUEMU)/checked/tests/cuemu/t_%.o $(CUEMU)/libchecked.a
+	@mkdir -p $(@D)
+	$(SAY) LINK '$@'
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ -o $@ -lcmocka $(CUEMU_LIB)
+$(CUEMU)/tests/t_cuda_%.checked: $(BUILD)/obj/tests/t_cuda_%.o $(CUEMU)/libchecked.a
+	@mkdir -p $(@D)
+	$(SAY) LINK '$@'
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ -o $@ -lcmocka $(CUEMU_LIB)
+$(CUEMU)/bin/%.checked: $$(call tool_obj,$$*) $(CUEMU)/libchecked.a
+	@mkdir -p $(@D)
+	$(SAY) LINK '$@'
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ -o $@ $(CUEMU_LIB)
 
-CUEMU_PROGRAMS = $(patsubst %,$(CUEMU)/tests/%,$(basename $(notdir $(CUEMU_T))))
+CUEMU_PROGRAMS = $(patsubst %,$(CUEMU)/tests/%,$(basename $(notdir $(filter-out %_races.cc,$(CUEMU_T)))))
+ifneq ($(CHECKED),)
+CUEMU_PROGRAMS += $(patsubst %,$(CUEMU)/tests/%.checked,$(basename $(notdir $(CUEMU_T))))
+CUEMU_TOOLS     = $(CUEMU)/bin/run-model.checked
+endif
 CUEMU_SCRIPTS := $(wildcard tests/cuemu/*.sh)
 .PHONY: cuemu test-cuemu
-cuemu: $(TOOLS:%=$(CUEMU)/bin/%) $(CUEMU_PROGRAMS)
+cuemu: $(TOOLS:%=$(CUEMU)/bin/%) $(CUEMU_TOOLS) $(CUEMU_PROGRAMS)
 test-cuemu: cuemu $$(HELPERS)
 	@ln -sfn ../tests $(CUEMU)/helpers
 	@BUILD='$(CUEMU)' CC='$(CC)' NM='$(NM)' SEEDS='$(SEEDS)' bash tests/run.sh $(CUEMU_PROGRAMS) $(CUEMU_SCRIPTS)

@@ -60,7 +60,7 @@ template <int I, class T> struct cuemu_arg { T v; };
 template <class S, class... P> struct cuemu_args;
 template <int... I, class... P> struct cuemu_args<cuemu_seq<I...>, P...> : cuemu_arg<I, P>... {
     explicit cuemu_args(const P &...p) : cuemu_arg<I, P>{p}... {}
-    static void call(const void *fn, const void *self)
+    __attribute__((no_sanitize("thread"))) static void call(const void *fn, const void *self)
     {
         const cuemu_args *a = static_cast<const cuemu_args *>(self);
         (void)a;
@@ -149,10 +149,10 @@ CUEMU_FN T cuemu_shfl(int op, unsigned mask, T v, int arg, int width, const char
     return v;
 }
 CUEMU_FN int cuemu_width(int width = 32) { return width; }
-#define __shfl_sync(m, v, l, ...) cuemu_shfl(CUEMU_SHFL, m, v, l, cuemu_width(__VA_ARGS__), CUEMU_SITE)
+#define __shfl_sync(m, v, l, ...) cuemu_shfl(CUEMU_SHFL, m, v, (int)(l), cuemu_width(__VA_ARGS__), CUEMU_SITE)
 #define __shfl_up_sync(m, v, l, ...) cuemu_shfl(CUEMU_SHFL_UP, m, v, (int)(l), cuemu_width(__VA_ARGS__), CUEMU_SITE)
 #define __shfl_down_sync(m, v, l, ...) cuemu_shfl(CUEMU_SHFL_DOWN, m, v, (int)(l), cuemu_width(__VA_ARGS__), CUEMU_SITE)
-#define __shfl_xor_sync(m, v, l, ...) cuemu_shfl(CUEMU_SHFL_XOR, m, v, l, cuemu_width(__VA_ARGS__), CUEMU_SITE)
+#define __shfl_xor_sync(m, v, l, ...) cuemu_shfl(CUEMU_SHFL_XOR, m, v, (int)(l), cuemu_width(__VA_ARGS__), CUEMU_SITE)
 #define __ballot_sync(m, p) cuemu_shfl(CUEMU_BALLOT, m, (unsigned)((p) != 0), 0, 32, CUEMU_SITE)
 #define __any_sync(m, p) (__ballot_sync(m, p) != 0)
 #define __all_sync(m, p) (__ballot_sync(m, !(p)) == 0)

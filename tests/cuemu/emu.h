@@ -60,12 +60,9 @@ struct emu_alloc {
     bool live, open;  /* open: the present view may use it */
 };
 
-struct emu_clock { uint32_t t[EMU_SLOTS]; };
-
 struct emu_launch;
 struct emu_stack;
 struct emu_block;
-struct check_block; /* of check.cc */
 struct check_know;
 
 enum emu_state : uint8_t { T_NEW, T_READY, T_BARRIER, T_WARP, T_DONE };
@@ -92,7 +89,7 @@ struct emu_thread {
     /* check.cc */
     uint16_t sub, warp_sub, fence_epoch, fence_sub;
     bool fenced;
-    std::shared_ptr<check_know> know, pending;
+    std::shared_ptr<check_know> know, pending, acquired;
     /* a plain store to a peer that a fault takes back */
     void *undo_at;
     unsigned undo_size;
@@ -137,7 +134,7 @@ struct emu_launch {
     std::vector<uint32_t> window; /* blocks that may come next */
     unsigned resident;
     emu_op *op;
-    uint32_t uid;                 /* number of the launch, of check.cc */
+    uint32_t uid;                 /* check.cc: its place in the table of launches */
 };
 
 enum emu_kind { OP_NOP, OP_LAUNCH, OP_COPY, OP_FILL, OP_GRAPH, OP_HOST };
@@ -161,15 +158,13 @@ struct emu_op {
     size_t parts_left;             /* of a graph: nodes that are not done */
     emu_op_ref parent;             /* the graph of a node */
     double time_ms;
-    /* check.cc: clock at the start, and what is known at the end */
-    uint32_t slot, seq;
-    emu_clock clock;
+    /* check.cc: its number, and what happened before it; when it is done, before its end */
+    uint32_t slot, seq, uid;
     std::shared_ptr<check_know> know;
 };
 
 struct CUstream_st {
     int device, slot;
-    uint32_t seq;
     bool hidden;                   /* of a graph's nodes */
     std::deque<emu_op_ref> queue;
     emu_op_ref last;               /* newest, done or not */
@@ -204,7 +199,7 @@ struct emu_device {
 struct emu_settings {
     int devices, sms, watchdog;
     size_t memory;
-    bool peer_possible, quiet;
+    bool peer_possible, quiet, loose;
     unsigned fail_alloc, fail_launch, peer_fault_n;
     cuemu_peer_fault peer_fault;
 };
@@ -290,7 +285,6 @@ void check_init(void);
 void check_reset(void);
 void check_alloc(const emu_alloc *a);
 void check_free(const emu_alloc *a);
-void check_launch(emu_launch *l);
 void check_block_start(emu_block *b);
 void check_block_end(emu_block *b);
 void check_shared(emu_block *b, char *at, size_t size);
@@ -298,16 +292,14 @@ void check_barrier(emu_block *b);
 void check_syncwarp(emu_thread **lanes, uint32_t mask);
 void check_access(const void *p, unsigned size, bool write, bool atomic);
 void check_acquire(const void *p, bool relaxed);
-void check_release(const void *p, bool relaxed);
+void check_release(const void *p, bool relaxed, bool rmw);
 void check_fence(void);
 void check_host_copy(emu_op *op);  /* a copy or fill is about to run */
 void check_submit(CUstream_st *s, emu_op *op);
 void check_op_start(emu_op *op);
 void check_op_done(emu_op *op);
 void check_host_wait(const emu_op *op);
-void check_node(const emu_op *graph, emu_op *node);
-uint32_t check_slot_seq(int slot); /* first number of a stream that gets the slot */
-void check_slot_done(const CUstream_st *s);
+void check_node(emu_op *node);     /* of a graph that starts */
 void check_cp(const emu_cp *c, bool issue);
 void check_settle(emu_thread *t);  /* takes back a store that a peer fault hits */
 

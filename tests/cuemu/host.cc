@@ -305,6 +305,8 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t n, cudaMemcpyKind kind
     const emu_op_ref op = copy_op(dst, 0, src, 0, n, 1);
     check_submit(nullptr, op.get());
     emu_copy_now(op.get());
+    check_op_done(op.get());
+    check_host_wait(op.get());
     return give(op->error);
 }
 cudaError_t cudaMemsetAsync(void *p, int byte, size_t n, cudaStream_t stream)
@@ -330,6 +332,8 @@ cudaError_t cudaMemset(void *p, int byte, size_t n)
     op->rows = 1;
     check_submit(nullptr, op.get());
     emu_fill_now(op.get());
+    check_op_done(op.get());
+    check_host_wait(op.get());
     return give(op->error);
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *p)
@@ -355,7 +359,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
     CUstream_st *s = new CUstream_st();
     s->device = current;
     s->slot = 1 + made++ % (EMU_SLOTS - 1);
-    s->seq = check_slot_seq(s->slot);
     emu.streams.push_back(s);
     *stream = s;
     return cudaSuccess;
@@ -370,7 +373,6 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     guard held;
     if (!stream) return give(cudaErrorInvalidResourceHandle);
     emu_drive(stream_is_empty, stream);
-    check_slot_done(stream);
     for (size_t i = 0; i < emu.streams.size(); i++)
         if (emu.streams[i] == stream) emu.streams.erase(emu.streams.begin() + (long)i--);
     delete stream;
@@ -386,11 +388,14 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     ENTER();
-    if (stream_is_empty(stream)) return sticky();
-    emu_handlers();
-    emu_slice();
-    emu_view(-1);
-    return stream_is_empty(stream) ? sticky() : cudaErrorNotReady;
+    if (!stream_is_empty(stream)) {
+        emu_handlers();
+        emu_slice();
+        emu_view(-1);
+    }
+    if (!stream_is_empty(stream)) return cudaErrorNotReady;
+    if (stream->last) check_host_wait(stream->last.get());
+    return sticky();
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *arg)
 {
@@ -452,11 +457,15 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     ENTER();
-    if (!event->op || event->op->done) return sticky();
-    emu_handlers();
-    emu_slice();
-    emu_view(-1);
-    return event->op->done ? sticky() : cudaErrorNotReady;
+    if (!event->op) return sticky();
+    if (!event->op->done) {
+        emu_handlers();
+        emu_slice();
+        emu_view(-1);
+    }
+    if (!event->op->done) return cudaErrorNotReady;
+    check_host_wait(event->op.get());
+    return sticky();
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {

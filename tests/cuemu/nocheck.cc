@@ -6,7 +6,6 @@ void check_init(void) {}
 void check_reset(void) {}
 void check_alloc(const emu_alloc *) {}
 void check_free(const emu_alloc *) {}
-void check_launch(emu_launch *) {}
 void check_block_start(emu_block *) {}
 void check_block_end(emu_block *) {}
 void check_shared(emu_block *, char *, size_t) {}
@@ -14,15 +13,13 @@ void check_barrier(emu_block *) {}
 void check_syncwarp(emu_thread **, uint32_t) {}
 void check_access(const void *, unsigned, bool, bool) {}
 void check_acquire(const void *, bool) {}
-void check_release(const void *, bool) {}
+void check_release(const void *, bool, bool) {}
 void check_fence(void) {}
 void check_host_copy(emu_op *) {}
 void check_submit(CUstream_st *, emu_op *) {}
 void check_op_start(emu_op *) {}
 void check_op_done(emu_op *) {}
 void check_host_wait(const emu_op *) {}
-void check_node(const emu_op *, emu_op *) {}
-uint32_t check_slot_seq(int) { return 0; }
-void check_slot_done(const CUstream_st *) {}
+void check_node(emu_op *) {}
 void check_cp(const emu_cp *, bool) {}
 void check_settle(emu_thread *) {}

@@ -37,8 +37,6 @@ cudaError_t emu_submit(CUstream_st *s, const emu_op_ref &op)
         capture_node(s, op);
         return cudaSuccess;
     }
-    op->slot = (uint32_t)s->slot;
-    op->seq = ++s->seq;
     check_submit(s, op.get());
     s->queue.push_back(op);
     s->last = op;
@@ -67,9 +65,7 @@ static void graph_start(const emu_op_ref &g)
         CUstream_st *s = new CUstream_st();
         s->device = op->device;
         s->hidden = true;
-        op->slot = g->slot;
-        op->seq = g->seq;
-        check_node(g.get(), op.get());
+        check_node(op.get());
         s->queue.push_back(op);
         emu.streams.push_back(s);
     }

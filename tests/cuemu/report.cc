@@ -34,6 +34,7 @@ static void settings_read(void)
     s->fail_launch = (unsigned)env_number("CUEMU_FAIL_LAUNCH", 0);
     s->watchdog = (int)env_number("CUEMU_WATCHDOG", 20);
     s->quiet = env_number("CUEMU_QUIET", 0) != 0;
+    s->loose = false;
     s->peer_fault = CUEMU_PEER_OK;
     s->peer_fault_n = 0;
     if (const char *f = getenv("CUEMU_PEER_FAULT")) {
@@ -96,6 +97,7 @@ void cuemu_set_fail_alloc(unsigned n) { emu_start(), emu.set.fail_alloc = n; }
 void cuemu_set_fail_launch(unsigned n) { emu_start(), emu.set.fail_launch = n; }
 void cuemu_set_watchdog(int seconds) { emu_start(), emu.set.watchdog = seconds; }
 void cuemu_set_quiet(bool quiet) { emu_start(), emu.set.quiet = quiet; }
+void cuemu_set_loose(bool loose) { emu_start(), emu.set.loose = loose; }
 void cuemu_set_delay(int device, uint64_t ns) { emu_start(), emu.device[device].delay = ns; }
 void cuemu_set_peer_fault(cuemu_peer_fault kind, unsigned n)
 {

@@ -234,7 +234,7 @@ __global__ void k_mma(const uint16_t *a, const uint16_t *b, float *d, const int8
     const int l = (int)threadIdx.x, g = l / 4, c = l % 4;
     cp_async_16(&sa[l / 2][l % 2 * 8], a + l * 8);
     cp_async_commit();
-    cp_async_16(&sb[l % 16][0], b + l % 16 * 8, l < 16 ? 16 : 16);
+    if (l < 16) cp_async_16(&sb[l][0], b + l * 8);
     cp_async_commit();
     cp_async_wait<1>();
     cp_async_wait<0>();

@@ -231,6 +231,7 @@ void cuemu_peek(const void *p, void *out, unsigned size)
     check_settle(emu.cur);
     aligned(p, size);
     if (!emu_below(4)) emu_leave();
+    check_access(p, size, false, true);
     check_access(p, size, true, true);
     memcpy(out, p, size);
     emu.cur->peek_old = load(p, size);
@@ -240,7 +241,7 @@ void cuemu_peek(const void *p, void *out, unsigned size)
 void cuemu_poke(void *p, const void *v, unsigned size)
 {
     const bool changed = emu.cur->peek_old != load(v, size);
-    check_release(p, true);
+    check_release(p, true, true);
     store(p, v, size);
     if (changed) emu_event();
     else emu_poll(p, emu.cur->peek_old);
@@ -272,7 +273,7 @@ static void flag_store(uint32_t *p, uint32_t v, bool relaxed)
     aligned(p, 4);
     if (!emu_below(4)) emu_leave();
     check_access(p, 4, true, true);
-    check_release(p, relaxed);
+    check_release(p, relaxed, false);
     store(p, &v, 4);
     emu_event();
 }

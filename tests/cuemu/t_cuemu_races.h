@@ -1,1 +1,0 @@
-#define RACE_TESTS
