@@ -171,11 +171,13 @@ static void new_spelling(cfg *c, const family *f, const json_t *o, uint32_t max_
     }
 }
 
-/* Positions that the scaling is made for, where config.json keeps the length before it. */
+/* Positions that the scaling is made for, where config.json keeps the length before it. Dynamic scaling follows the length of the
+ * prompt, whatever it is: its factor says how fast. */
 uint32_t hf_rope_reach(const arch_attn *t, uint32_t max_ctx)
 {
     bool longer = t->rope_scale == ROPE_SCALE_LINEAR || t->rope_scale == ROPE_SCALE_DYNAMIC || t->rope_scale == ROPE_SCALE_YARN;
     double n = longer ? t->factor * t->orig_ctx : 0;
+    if (t->rope_scale == ROPE_SCALE_DYNAMIC) n = MAX(t->factor, 8) * t->orig_ctx;
     return n > max_ctx && n <= 1 << 30 ? (uint32_t)n : max_ctx;
 }
 

@@ -180,7 +180,7 @@ static void reads_rope_scaling(void **state)
     c = good(LLAMA(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}"));
     assert_true(c.a.attn[0].rope_scale == ROPE_SCALE_LINEAR && c.a.attn[0].factor == 2.5 && c.a.max_ctx == 1280);
     c = good(LLAMA(",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}"));
-    assert_true(c.a.attn[0].rope_scale == ROPE_SCALE_DYNAMIC && c.a.attn[0].orig_ctx == 512 && c.a.max_ctx == 1024);
+    assert_true(c.a.attn[0].rope_scale == ROPE_SCALE_DYNAMIC && c.a.attn[0].orig_ctx == 512 && c.a.max_ctx == 4096);
     bad("{\"model_type\":\"nemotron\",\"partial_rotary_factor\":0.125,\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}," BASE "}", "dynamic");
     c = good("{\"model_type\":\"olmo3\",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":4},"
              "\"sliding_attention\":{\"rope_theta\":100},\"rope_type\":\"yarn\",\"factor\":2,\"rope_theta\":7},\"sliding_window\":16,"
