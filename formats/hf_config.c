@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "hf_config_priv.h"
+#include "hf_wrapper.h"
 
 /* ---- typed members ---- */
 
@@ -437,6 +438,8 @@ tess_status hf_config_read(const char *json, size_t len, const char *file, hf_co
     memset(out, 0, sizeof *out);
     TRY(jsonr_parse_object(json, len, 0, file, &root, err));
     cfg c = {root, file, TESS_OK, err};
+    c.root = hf_wrapper_text(&c);
+    out->part = c.root != root;
     out->fam = find_family(&c);
     refuse_unknown(&c, out->fam);
     if (c.st == TESS_OK) read_arch(&c, out);

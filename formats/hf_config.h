@@ -10,8 +10,9 @@
 #define TESS_HF_CONFIG_H
 #include "family.h"
 
-/* embed_dim: width of the embedding where it is projected to hidden_size (see projected.h), else 0. */
-typedef struct { arch a; const family *fam; bool tied; uint32_t embed_dim; } hf_config;
+/* embed_dim: width of the embedding where it is projected to hidden_size (see projected.h), else 0. part: the language part of a
+ * model that sees as well (see hf_wrapper.h). */
+typedef struct { arch a; const family *fam; bool tied, part; uint32_t embed_dim; } hf_config;
 /* file names the text in messages. */
 tess_status hf_config_read(const char *json, size_t len, const char *file, hf_config *out, tess_error *err);
 /* "gen.eos" (i32 array), "gen.bos", "gen.pad", "gen.temperature", "gen.top_p", "gen.top_k", "gen.min_p",

@@ -188,11 +188,44 @@ static void follows_or_refuses_every_key(void **state)
     assert_int_equal(bad, 0);
 }
 
+/* ---- models that see as well ---- */
+
+static void wants(const char *json, const char *message)
+{
+    hf_config c;
+    tess_error err;
+    if (hf_config_read(json, strlen(json), "config.json", &c, &err) == TESS_OK) fail_msg("accepted: %s", json);
+    if (!strstr(err.text, message)) fail_msg("wanted \"%s\" in: %s", message, err.text);
+}
+
+static void reads_language_parts(void **state)
+{
+    /* As Gemma 3 4B is published: most of text_config is left to the defaults. */
+    static const char gemma[] =
+        "{\"architectures\":[\"Gemma3ForConditionalGeneration\"],\"eos_token_id\":[1,106],\"model_type\":\"gemma3\",\"text_config\":"
+        "{\"hidden_size\":2560,\"intermediate_size\":10240,\"model_type\":\"gemma3_text\",\"num_hidden_layers\":34,\"rope_scaling\":"
+        "{\"factor\":8.0,\"rope_type\":\"linear\"},\"sliding_window\":1024},\"vision_config\":{\"hidden_size\":1152}}";
+    hf_config c;
+    tess_error err;
+    (void)state;
+    if (hf_config_read(gemma, strlen(gemma), "config.json", &c, &err) < 0) fail_msg("%s", err.text);
+    const arch *a = &c.a;
+    assert_true(c.part && c.tied && a->hidden_size == 2560 && a->n_layers == 34 && a->n_heads == 8 && a->n_kv_heads == 4);
+    assert_true(a->head_dim == 256 && a->vocab_size == 262208 && a->attn[a->layer_attn[5]].factor == 8);
+    assert_true(a->attn[a->layer_attn[0]].window == 1024 && a->attn[a->layer_attn[0]].rope_theta == 10000);
+    wants("{\"model_type\":\"gemma3\"}", "\"text_config\" is missing");
+    wants("{\"model_type\":\"gemma3\",\"text_config\":[]}", "\"text_config\" is missing or no object");
+    wants("{\"model_type\":\"gemma3\",\"text_config\":{},\"architectures\":[\"Gemma3Model\"]}", "Gemma3Model");
+    wants("{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"mistral4\"}}", "\"mistral4\" is not supported");
+    wants("{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"mistral3\",\"text_config\":{}}}", "not supported");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(has_the_defaults_of_transformers),
         cmocka_unit_test(follows_or_refuses_every_key),
+        cmocka_unit_test(reads_language_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /*
  * convert_export.c - .tess to a Hugging Face directory: the original files as they were, and model.safetensors. Only what
- * config.json says of a quantization, which the floats no longer have, is left out.
+ * config.json says of a quantization, which the floats no longer have, is left out, and of a model that sees as well the language
+ * part alone is described.
  *
  * Tensors get the names, fusing and orientation of their family. The file is laid out as the safetensors
  * library does it: header keys in the order of the data, by descending type and then name, padded with blanks
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "hf_quant.h"
+#include "hf_wrapper.h"
 
 enum { STEP = 1 << 20 };
 
@@ -126,7 +128,10 @@ static tess_status write_blobs(job *j, tess_error *err)
         char *plain = NULL;
         size_t len = b->len;
         TRY(open_out(j, b->name, err));
-        if (strcmp(b->name, "config.json") == 0) TRY(hf_quant_strip(&j->c->m, b->data, b->len, "config.json", &plain, &len, err));
+        if (strcmp(b->name, "config.json") == 0) {
+            TRY(hf_wrapper_unwrap(&j->c->m, b->data, b->len, b->name, &plain, &len, err));
+            if (!plain) TRY(hf_quant_strip(&j->c->m, b->data, b->len, b->name, &plain, &len, err));
+        }
         tess_status st = os_out_pwrite(&j->out[i], plain ? plain : b->data, len, 0, err);
         mem_free(&j->c->m, plain);
         TRY(st);

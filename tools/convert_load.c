@@ -15,6 +15,7 @@
 #include "hf_config.h"
 #include "hf_quant.h"
 #include "hf_tokenizer.h"
+#include "hf_wrapper.h"
 #include "projected.h"
 #include "source_tess.h"
 
@@ -199,6 +200,7 @@ static tess_status load_hf(convert_source *c, const char *dir, const char *weigh
     }
     TRY(safetensors_open(weights, &c->m, &c->s, err));
     TRY(read_config(c, dir, &config, err));
+    if (config.part) TRY(hf_wrapper_strip(c->s, err));
     TRY(unpack(c, dir, err));
     if (config.embed_dim) {
         TRY(projected_open(&c->s, c->a.vocab_size, c->a.hidden_size, config.embed_dim, config.tied, err));

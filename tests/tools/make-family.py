@@ -10,7 +10,7 @@ import json, os, sys, zlib
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 VOCAB, PROMPT, DECODE = 192, 96, 24
 BASE = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
@@ -21,6 +21,7 @@ MOE = dict(BASE, num_experts_per_tok=2, moe_intermediate_size=40)
 DEEP = dict(BASE, num_key_value_heads=4, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=24, n_shared_experts=2,
             first_k_dense_replace=1, num_hidden_layers=3, q_lora_rank=24, kv_lora_rank=20, qk_nope_head_dim=12, qk_rope_head_dim=8,
             v_head_dim=10, n_group=4, topk_group=2, routed_scaling_factor=1.5)
+SEES = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, image_size=16, patch_size=4)
 GPT2 = dict(vocab_size=VOCAB, n_embd=48, n_layer=2, n_head=3, n_positions=256, bos_token_id=1, eos_token_id=2)
 
 # name: (model_type, configuration)
@@ -95,10 +96,19 @@ FAMILIES = {
                                        max_position_embeddings=256, use_parallel_residual=False)),
     "gemma3-softcap": ("gemma3_text", dict(TINY, attn_logit_softcapping=2.0, final_logit_softcapping=9.0, sliding_window=20,
                                            layer_types=["full_attention", "sliding_attention"], query_pre_attn_scalar=24)),
+    "gemma3-sees": ("gemma3", dict(text_config=dict(TINY, num_hidden_layers=3, sliding_window=20, sliding_window_pattern=2,
+                                                    query_pre_attn_scalar=24, rope_parameters=dict(
+        full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1000000.0), sliding_attention=dict(
+            rope_type="default", rope_theta=10000.0))), vision_config=SEES, mm_tokens_per_image=4)),
+    "mistral3-sees": ("mistral3", dict(text_config=dict(BASE, model_type="mistral", head_dim=24, rms_norm_eps=1e-5,
+                                                        sliding_window=None), vision_config=dict(SEES, model_type="pixtral", head_dim=8),
+                                       tie_word_embeddings=False)),
     "mixtral-stacked": ("mixtral", dict(BASE, intermediate_size=40, num_local_experts=5, num_experts_per_tok=2)),
 }
 # Saved as newer versions hold them in memory: the experts of a layer in one tensor.
-STACKED = {"mixtral-stacked", "granitemoe-stacked", "ernie4_5-moe-stacked", "gpt_neox-lm_head"}
+STACKED = {"mixtral-stacked", "granitemoe-stacked", "ernie4_5-moe-stacked", "gpt_neox-lm_head", "mistral3-sees"}
+# Their language part is what counts.
+SEEING = {"gemma3-sees", "mistral3-sees"}
 # transformers adds falcon's alibi bias twice in its eager attention, and once, as the model was trained, in sdpa.
 SDPA = {"falcon-alibi"}
 # Published with code of its own: a llama model under its names, q, k and v of each kv head in one matrix.
@@ -142,12 +152,13 @@ def make(where, name):
     torch.manual_seed(zlib.crc32(name.encode()))
     config = AutoConfig.for_model(kind, **settings)
     impl = "sdpa" if name in SDPA else "eager"
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=impl).eval()
+    auto = AutoModelForImageTextToText if name in SEEING else AutoModelForCausalLM
+    model = auto.from_config(config, attn_implementation=impl).eval()
     randomize(model)
     path = os.path.join(where, name)
     os.makedirs(path, exist_ok=True)
     model.to(torch.bfloat16).save_pretrained(path, save_original_format=name not in STACKED)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=impl).eval()
+    model = auto.from_pretrained(path, dtype=torch.float32, attn_implementation=impl).eval()
     ids = [1] + torch.randint(3, VOCAB - 3, (PROMPT - 1,)).tolist()
     prompt = ids[:]
     with torch.no_grad():
