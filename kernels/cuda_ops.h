@@ -3,8 +3,9 @@
  *
  * The argument structs are those of the CPU. What they point at lies in memory that kernels of the device can read: its own, a
  * peer's, pinned memory of the host. On the host lie only the struct itself, op_weight with its runs (whose data are
- * device addresses), and the small arrays parts, leaf_k and leaf. A call puts its kernels into the stream and returns 0 or
- * a code for device_error; nothing waits for the device. Threads and barriers of the CPU have no meaning here.
+ * device addresses), op_kbias (what it points at is on the device), and the small arrays parts, leaf_k and leaf. A call
+ * puts its kernels into the stream and returns 0 or a code for device_error; nothing waits for the device. Threads and
+ * barriers of the CPU have no meaning here.
  */
 #ifndef TESS_CUDA_OPS_H
 #define TESS_CUDA_OPS_H

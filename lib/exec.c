@@ -522,7 +522,6 @@ tess_status exec_open(const tess_model *m, const kv_pool *kv_, comm *c, uint32_t
     x->comm = c;
     x->max_rows = max_rows;
     tess_status st = pool_open(&x->m, c ? 1 : MAX(m->n_threads, m->shards.n_ranks), &x->threads, err);
-    if (st >= 0 && !c && kv_->groups[0].kv[0].dtype == DT_I8) st = kbias_open(&x->kbias, m, err);
     bool exact = m->compute != TESS_COMPUTE_F32; /* else q8 and q4 are computed as floats */
     if (st >= 0) st = program_body(&m->a, exact ? m->quant : NULL, &x->m, &x->body, err);
     if (st >= 0) st = program_head(&m->a, exact && m->head_quant, &x->m, &x->head, err);
@@ -534,6 +533,7 @@ tess_status exec_open(const tess_model *m, const kv_pool *kv_, comm *c, uint32_t
         x->logits = mem_calloc(&x->m, EXEC_HEAD_ROWS * (uint64_t)x->logits_stride, sizeof *x->logits);
         if (!x->logits) st = ERR(err, TESS_E_NOMEM, "no memory for logits");
     }
+    if (st >= 0 && kv_->groups[0].kv[0].dtype == DT_I8) st = kbias_open(&x->kbias, m, c, err);
     if (st < 0) exec_close(x);
     else *out = x;
     return st;

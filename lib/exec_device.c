@@ -8,7 +8,8 @@
  * A step brings to each rank, in one copy each: the batch (positions, sequences, addresses of pages) and the embedded rows, which
  * the CPU takes from the table in its memory. The batch of a rank is one block, on the host and on the device alike:
  *   pos[n_rows], seq[n_rows] (u32), then for each group of layers tables[n_seqs] (addresses in this block on the device), and for
- *   each group and sequence the addresses of its pages. Parts start at multiples of 16.
+ *   each group and sequence the addresses of its pages; with a K bias kept apart, for each kind of attention the addresses of
+ *   the rope tables of each sequence, cs[n_seqs] and lanes[n_seqs]. Parts start at multiples of 16.
  */
 #include "device.h"
 #include "exec_priv.h"
@@ -140,7 +141,10 @@ void device_close(exec *x)
         device_host_free(g->stage);
         device_free(g->alibi);
         for (uint32_t l = 0; l < x->n_ropes; l++)
-            for (uint32_t i = 0; i < ARCH_MAX_ATTN_KINDS; i++) device_free(x->ropes[l].copy[r][i]);
+            for (uint32_t i = 0; i < ARCH_MAX_ATTN_KINDS; i++) {
+                device_free(x->ropes[l].copy[r][i]);
+                device_free(x->ropes[l].lanes_copy[r][i]);
+            }
         k->act = k->scratch = k->logits = NULL;
     }
     if (d) {
@@ -177,7 +181,10 @@ static tess_status reach_tables(exec *x, uint32_t r, tess_error *err)
     for (uint32_t l = 0; l < x->n_ropes; l++)
         for (uint32_t i = 0; i < ARCH_MAX_ATTN_KINDS; i++) {
             rope_set *s = &x->ropes[l];
-            if (s->rows[i] > s->copied[r][i]) TRY(renew(x, r, "the rope table", &s->copy[r][i], s->cs[i], (uint64_t)s->rows[i] * a->rope_dims, err));
+            const uint64_t n = (uint64_t)s->rows[i] * a->rope_dims;
+            if (s->rows[i] <= s->copied[r][i]) continue;
+            TRY(renew(x, r, "the rope table", &s->copy[r][i], s->cs[i], n, err));
+            if (x->kbias.heads) TRY(renew(x, r, "the rope table", &s->lanes_copy[r][i], s->lanes[i], n, err));
             s->copied[r][i] = s->rows[i];
         }
     if (x->alibi_rows > d->alibi_rows) TRY(renew(x, r, "the position biases", &d->alibi, x->alibi, (uint64_t)x->alibi_rows * a->n_heads, err));
@@ -209,6 +216,26 @@ static size_t pages_of(const exec *x, const exec_batch *b, uint32_t s)
     return last / x->kv->page_tokens + 1;
 }
 
+/* The addresses of rope tables, for what kbias keeps apart; from `at` on, gives what follows them. */
+static size_t put_ropes(exec *x, const exec_batch *b, uint32_t r, uint8_t *stage, size_t at)
+{
+    rank_state *k = &x->rank[r];
+    const size_t list = align16(b->n_seqs * sizeof(void *));
+    for (uint32_t i = 0; x->kbias.heads && i < x->model->a.n_attn_kinds; i++, at += 2 * list) {
+        if (!stage) continue;
+        const uint8_t *there = x->device->rank[r].batch + at;
+        k->kbias_cs[i] = (const float *const *)(const void *)there;
+        k->kbias_lanes[i] = (const float *const *)(const void *)(there + list);
+        const float **cs = (const float **)(void *)(stage + at), **lanes = (const float **)(void *)(stage + at + list);
+        for (uint32_t s = 0; s < b->n_seqs; s++) {
+            const rope_set *set = exec_rope_set(x, b->rope_key[s]);
+            cs[s] = set ? set->copy[r][i] : NULL;
+            lanes[s] = set ? set->lanes_copy[r][i] : NULL;
+        }
+    }
+    return at;
+}
+
 /* Fills the block of rank r, or only measures it (stage NULL). */
 static size_t put_batch(exec *x, const exec_batch *b, uint32_t r, uint8_t *stage, const size_t *n_pages)
 {
@@ -235,7 +262,7 @@ static size_t put_batch(exec *x, const exec_batch *b, uint32_t r, uint8_t *stage
             at += align16(n_pages[s] * sizeof(void *));
         }
     }
-    return at;
+    return put_ropes(x, b, r, stage, at);
 }
 
 static tess_status reach_batch(exec *x, uint32_t r, const exec_batch *b, const size_t *n_pages, tess_error *err)

@@ -21,6 +21,7 @@ typedef struct {
     const uint32_t *pos, *seq;
     uint8_t *const *const *tables[ARCH_MAX_ATTN_KINDS];
     const float *alibi;
+    const float *const *kbias_cs[ARCH_MAX_ATTN_KINDS], *const *kbias_lanes[ARCH_MAX_ATTN_KINDS]; /* of each sequence (ops.h) */
     /* Of a rank on a device (exec_device.c). */
     void *stream;      /* NULL: the rank is a team of CPU threads */
     int code;          /* first failure of an operation in this run */
@@ -35,7 +36,8 @@ typedef struct {
     uint32_t key, rows[ARCH_MAX_ATTN_KINDS];
     float *inv[ARCH_MAX_ATTN_KINDS], *cs[ARCH_MAX_ATTN_KINDS];
     float *lanes[ARCH_MAX_ATTN_KINDS]; /* of cs, with kbias (kernels/ops.h) */
-    float *copy[MAX_RANKS][ARCH_MAX_ATTN_KINDS]; /* of cs, of its first copied rows, in memory of a device (exec_device.c) */
+    /* of the first copied rows of cs and lanes, in memory of a device (exec_device.c) */
+    float *copy[MAX_RANKS][ARCH_MAX_ATTN_KINDS], *lanes_copy[MAX_RANKS][ARCH_MAX_ATTN_KINDS];
     uint32_t copied[MAX_RANKS][ARCH_MAX_ATTN_KINDS];
 } rope_set;
 
@@ -53,7 +55,7 @@ struct exec {
     rope_set *ropes;   /* exec_rope.c */
     uint32_t n_ropes;
     size_t cap_ropes;
-    kbias kbias;       /* of int8 pages, with the tables of each sequence of the batch */
+    kbias kbias;       /* of int8 pages; on the CPU with the tables of each sequence of the batch: */
     const float **kbias_cs[ARCH_MAX_ATTN_KINDS], **kbias_lanes[ARCH_MAX_ATTN_KINDS];
     uint32_t kbias_seqs; /* room in them */
     float *alibi;      /* [n_heads][alibi_rows], NULL: none */
@@ -111,6 +113,8 @@ void device_embed(const exec *x, rank_state *k, const prog_instr *c);
 
 /* exec_rope.c: tables for the sequences of a batch up to max_pos; the table of a key that was among the last ones */
 tess_status exec_positions(exec *x, const uint32_t *keys, uint32_t n_seqs, uint32_t max_pos, tess_error *err);
+/* The set of a key that was among the last ones; NULL: the model has no rope. */
+const rope_set *exec_rope_set(const exec *x, uint32_t key);
 const float *exec_rope_table(const exec *x, const rank_state *k, uint32_t key, uint32_t kind);
 /* What of the layer's K bias its pages do not hold; NULL: nothing is kept apart. */
 const op_kbias *exec_kbias(const exec *x, const rank_state *k, uint32_t layer, op_kbias *b);

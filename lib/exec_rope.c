@@ -107,10 +107,10 @@ static tess_status alibi_reach(exec *x, uint32_t rows, tess_error *err)
     return TESS_OK;
 }
 
-/* The tables of every sequence, for what kbias keeps apart. */
+/* The tables of every sequence, for what kbias keeps apart; for devices, put_batch of exec_device.c has them. */
 static tess_status kbias_positions(exec *x, const uint32_t *keys, uint32_t n_seqs, tess_error *err)
 {
-    if (!x->kbias.heads) return TESS_OK;
+    if (!x->kbias.heads || x->comm) return TESS_OK;
     for (uint32_t i = 0; i < x->model->a.n_attn_kinds && n_seqs > x->kbias_seqs; i++) {
         const float **cs = mem_calloc(&x->m, n_seqs, sizeof *cs), **lanes = mem_calloc(&x->m, n_seqs, sizeof *lanes);
         mem_free(&x->m, x->kbias_cs[i]);
@@ -128,6 +128,11 @@ static tess_status kbias_positions(exec *x, const uint32_t *keys, uint32_t n_seq
             x->kbias_lanes[kind][i] = s->lanes[kind];
         }
     }
+    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++)
+        for (uint32_t kind = 0; kind < x->model->a.n_attn_kinds; kind++) {
+            x->rank[r].kbias_cs[kind] = x->kbias_cs[kind];
+            x->rank[r].kbias_lanes[kind] = x->kbias_lanes[kind];
+        }
     return TESS_OK;
 }
 
@@ -143,6 +148,8 @@ tess_status exec_positions(exec *x, const uint32_t *keys, uint32_t n_seqs, uint3
     return alibi_reach(x, max_pos + 1, err);
 }
 
+const rope_set *exec_rope_set(const exec *x, uint32_t key) { return find_set(x, key); }
+
 const float *exec_rope_table(const exec *x, const rank_state *k, uint32_t key, uint32_t kind)
 {
     const rope_set *s = find_set(x, key);
@@ -154,7 +161,7 @@ const op_kbias *exec_kbias(const exec *x, const rank_state *k, uint32_t layer, o
     const arch *m = &x->model->a;
     const op_kbias_head *heads = x->kbias.heads ? x->kbias.heads[(size_t)layer * x->model->shards.n_ranks + k->rank] : NULL;
     if (!heads) return NULL;
-    *b = (op_kbias){heads, m->rope_dims / 2, x->kbias_cs[m->layer_attn[layer]], x->kbias_lanes[m->layer_attn[layer]]};
+    *b = (op_kbias){heads, m->rope_dims / 2, k->kbias_cs[m->layer_attn[layer]], k->kbias_lanes[m->layer_attn[layer]]};
     return b;
 }
 

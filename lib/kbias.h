@@ -8,20 +8,24 @@
  * from a few rows of W_k; a bias below it hardly widens the range. The choice depends on the model alone: ranks, threads and
  * batches do not change it.
  *
- * Only the CPU does so: pages of ranks on devices hold K with its bias. Nothing is kept apart where the bias is not simply added to K: with a norm or a clip behind k_proj, or latent attention.
+ * Nothing is kept apart where the bias is not simply added to K: with a norm or a clip behind k_proj, or latent attention.
  */
 #ifndef TESS_KBIAS_H
 #define TESS_KBIAS_H
+#include "comm.h"
 #include "model.h"
 
 typedef struct {
+    const tess_model *m;
+    comm *comm;                  /* NULL: all ranks are on the CPU */
     arena store;
-    const op_kbias_head **heads; /* [n_layers][n_ranks] -> the rank's kv heads; NULL: the layer keeps nothing apart */
+    const op_kbias_head **heads; /* [n_layers][n_ranks] -> the kv heads, in the rank's memory; NULL: nothing is kept apart */
+    void *there[MAX_RANKS];      /* what heads leads to, in memory of devices */
 } kbias;
 
-/* heads stays NULL when no layer keeps anything apart. */
-tess_status kbias_open(kbias *b, const tess_model *m, tess_error *err);
-void kbias_close(kbias *b);
+/* heads stays NULL when no layer keeps anything apart. Nothing may be under way on the devices of the ranks. */
+tess_status kbias_open(kbias *b, const tess_model *m, comm *c, tess_error *err);
+void kbias_close(kbias *b); /* before c is closed */
 /* Rows [lo, hi) (multiples of 8) of a rope table of n_cs pairs to lanes. */
 void kbias_lanes(const float *cs, uint32_t n_cs, uint32_t lo, uint32_t hi, float *lanes);
 #endif

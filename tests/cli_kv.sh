@@ -1,21 +1,10 @@
 #!/usr/bin/env bash
 # INT8 KV and a large K bias (kernels/ops.h, op_kbias): what is lost against f32 KV, and the same bits however the work is cut.
 . "$(dirname "$0")/lib.sh"
+. "$ROOT/tests/kbias.sh"
 run=$BIN/run-model convert=$BIN/convert-hf compare=$BUILD/tests/npy_compare edit=$BUILD/tests/st_edit
 ids=$(for i in $(seq 0 239); do echo $(((i * 37 + 11) % 192)); done | paste -sd,)
 logits() { "$run" -m "$1" --prompt-ids "$ids" -n 0 --print-ids --logits "$2" "${@:3}" >"$TMP/ids" 2>"$TMP/e" </dev/null; }
-
-# FAMILY BIAS EDIT...: the checkpoint with some K biases set.
-biased() {
-    local src=$ROOT/tests/models/$1 dir=$TMP/$1-$2 b=$2 edits=() l
-    mkdir -p "$dir"
-    cp "$src"/*.json "$dir"
-    for l in $("$edit" "$src/model.safetensors" list | sed -n 's/.*layers\.\([0-9]*\)\.self_attn\.k_proj\.bias/\1/p'); do
-        edits+=("put:model.layers.$l.self_attn.k_proj.bias=${3//B/$b}")
-    done
-    [ ${#edits[@]} -gt 0 ] && "$edit" "$src/model.safetensors" "$dir/model.safetensors" "${edits[@]}" &&
-        "$convert" "$dir" -o "$dir.tess" --type f32 --force >"$TMP/out" 2>&1
-}
 
 # phi: rope turns some dimensions only; qwen2-moe: all, in halves; glm4: in pairs.
 # The largest KL allowed is three times what was measured; without a part of op_kbias it is 100 times.

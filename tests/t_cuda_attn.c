@@ -2,11 +2,13 @@
  * t_cuda_attn.c - pages and attention on a CUDA device against ref: bytes of pages, bits of results.
  *
  * Pages hold 0xff, which is NaN in every type, before rows are written; each page is an allocation of its own. Pages that
- * no row's window reaches are gone, and their entries in the tables are NULL.
+ * no row's window reaches are gone, and their entries in the tables are NULL. Every second world of int8 pages keeps a K bias
+ * apart: pairs, a flat part, both or nothing of each head.
  */
 #include "cuda_kit.h"
+#include "ops_kbias.h"
 
-enum { MAX_SEQ = 3, MAX_PAGES = 80, MAX_ROWS = 320 };
+enum { MAX_PAGES = 80, MAX_ROWS = 320 };
 typedef struct {
     op_kv kv;
     size_t bytes; /* of a page */
@@ -14,9 +16,25 @@ typedef struct {
     uint8_t *host[MAX_SEQ][MAX_PAGES], *dev[MAX_SEQ][MAX_PAGES];
     uint8_t *const *tables[MAX_SEQ]; /* of the host */
     uint8_t *const *const *dev_tables;
+    kept_bias *bias;   /* NULL: none */
+    op_kbias dev_bias; /* its struct on the host, all else on the device */
 } world;
 
 static uint32_t pages_of(const world *w, uint32_t s) { return (w->len[s] + w->kv.page_tokens - 1) / w->kv.page_tokens; }
+
+/* Tables of no pairs are NULL. */
+static op_kbias bias_on_device(const kept_bias *b, uint32_t heads, uint32_t k_dim)
+{
+    const float *cs[MAX_SEQ] = {NULL}, *lanes[MAX_SEQ] = {NULL};
+    op_kbias_head *head = must(malloc(heads * sizeof *head));
+    memcpy(head, b->head, heads * sizeof *head);
+    for (uint32_t h = 0; h < heads; h++) head[h].flat = DEV_COPY(head[h].flat, k_dim);
+    for (uint32_t s = 0; b->floats && s < MAX_SEQ; s++)
+        cs[s] = DEV_COPY(b->cs[s], b->floats), lanes[s] = DEV_COPY(b->lanes[s], b->floats);
+    op_kbias d = {DEV_COPY(head, heads), b->arg.n_cs, dev_copy(cs, sizeof cs), dev_copy(lanes, sizeof lanes)};
+    free(head);
+    return d;
+}
 
 static void world_open(world *w, uint32_t dtype, uint32_t page, uint32_t heads, uint32_t k_dim, uint32_t v_dim, uint32_t max_len)
 {
@@ -38,6 +56,9 @@ static void world_open(world *w, uint32_t dtype, uint32_t page, uint32_t heads, 
         }
         w->tables[s] = w->host[s];
     }
+    if (dtype != DT_I8 || rnd(2)) return;
+    w->bias = bias_make(heads, k_dim, max_len);
+    w->dev_bias = bias_on_device(w->bias, heads, k_dim);
 }
 /* After entries of dev changed. */
 static void world_tables(world *w)
@@ -50,6 +71,7 @@ static void world_close(world *w)
 {
     for (uint32_t s = 0; s < w->n_seq; s++)
         for (uint32_t i = 0; i < MAX_PAGES; i++) free(w->host[s][i]);
+    bias_free(w->bias, w->kv.n_kv_heads);
     dev_free_all();
 }
 
@@ -68,9 +90,11 @@ static void world_write(world *w, bool hard)
         k[rnd((uint32_t)(ks * n))] = odd[rnd(ARRAY_LEN(odd))], v[rnd((uint32_t)(vs * n))] = odd[rnd(ARRAY_LEN(odd))];
     for (size_t i = 0; hard && i < ks; i++) k[i] *= 1e-6f; /* a row whose scale is not a normal number of f16 */
     op_kv_write_args a = {.kv = w->kv, .b = {n, pos, seq, w->tables}, .k = k, .v = v, .ks = ks, .vs = vs};
+    if (w->bias) a.kbias = &w->bias->arg;
     op_table_ref.kv_write(&a, 0, 1);
     a.b = (op_batch){n, DEV_COPY(pos, n), DEV_COPY(seq, n), w->dev_tables};
     a.k = DEV_COPY(k, ks * n), a.v = DEV_COPY(v, vs * n);
+    if (w->bias) a.kbias = &w->dev_bias;
     ON_DEVICE(kv_write, &a);
     free(pos), free(seq), free(k), free(v);
 }
@@ -133,6 +157,7 @@ static void attn_on_device(op_attn_args a, float *want, const world *w, size_t n
     for (uint32_t t = 0; t < a.b.n_tokens; t++) most = MAX(most, a.b.pos[t] + 1);
     a.q = DEV_COPY(a.q, a.qs * a.b.n_tokens);
     a.sinks = DEV_COPY(a.sinks, a.n_heads), a.bias = DEV_COPY(a.bias, a.n_heads * a.bias_stride);
+    if (w->bias) a.kbias = &w->dev_bias;
     a.b = (op_batch){a.b.n_tokens, DEV_COPY(a.b.pos, a.b.n_tokens), DEV_COPY(a.b.seq, a.b.n_tokens), w->dev_tables};
     for (int split = 0; split < 2; split++) {
         float *got = guarded(n), *scratch = NULL;
@@ -165,6 +190,7 @@ static void attn_case(uint32_t dtype, uint32_t page, uint32_t k_dim, uint32_t v_
                       .b = {last_rows(&w, most_rows, pos, seq), pos, seq, w.tables},
                       .group = group,
                       .kv_head0 = rnd(3),
+                      .kbias = w.bias ? &w.bias->arg : NULL,
                       .scale = 1.0f / sqrtf((float)k_dim)};
     a.q_head0 = a.kv_head0 * group + skip; /* a rank may begin and end within a group */
     a.n_heads = kv_heads * group - skip - rnd(group - (kv_heads == 1 ? skip : 0));

@@ -283,7 +283,7 @@ static void every_allocation_fails_once(void **state)
 static void every_launch_fails_once(void **state)
 {
     (void)state;
-    unsigned again = 0;
+    unsigned again = 0, in_open = 0;
     for (unsigned n = 1; n < 5000; n += n < 20 ? 1 : 7) {
         tess_model *m;
         tess_ctx *c = NULL;
@@ -294,6 +294,11 @@ static void every_launch_fails_once(void **state)
         cuemu_set_fail_launch(n);
         tess_status st = open_on(path[1], "cuda:0,1,1", NULL, &m, &e);
         if (st >= 0) st = open_ctx(m, 1, 7, 0, &c, &e);
+        if (st == TESS_E_DEVICE && m) { /* opening a context for int8 pages reads rows of K on the devices */
+            assert_non_null(strstr(e.text, "rows of K can not be read"));
+            in_open++;
+            st = open_ctx(m, 1, 7, 0, &c, &e);
+        }
         if (st >= 0) st = add_seq(c, 20, 1, &s, &e);
         assert_int_equal(st, TESS_OK); /* a launch that fails in a trial of peers is a pair without access */
         cuemu_set_loose(cuemu_launches() < n);
@@ -312,7 +317,7 @@ static void every_launch_fails_once(void **state)
         tess_model_close(m);
         no_reports();
         if (over) {
-            assert_true(again > 20);
+            assert_true(again > 20 && in_open > 0);
             return;
         }
     }

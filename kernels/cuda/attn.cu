@@ -6,6 +6,9 @@
  * which walks the positions). Many rows: a block walks all chunks of its row and merges as it goes. Few rows: a block is one
  * chunk, leaves (m, l, o[v_dim]) in scratch, and a second kernel merges. Both do the same arithmetic in the same order.
  *
+ * What the scores owe to a K bias that int8 pages do not hold (ops.h, op_kbias) comes from two factors for each rotary pair and a
+ * number for the rest, the same at every position: a block makes them once for its heads.
+ *
  * scratch: [row][head][slot][2 + v_dim], slot 0 being the chunk where the row's window begins.
  */
 #include "cu_kv.cuh"
@@ -20,6 +23,7 @@ enum {
 typedef struct {
     float p[ATTN_HEADS][ATTN_CHUNK]; /* by position % ATTN_CHUNK */
     float lane[ATTN_HEADS][8];
+    float kept[ATTN_HEADS][2 * KBIAS_PAIRS + 1]; /* A and B of each pair; last what the flat part adds */
     float max[ATTN_HEADS], sum[ATTN_HEADS];   /* of the chunk; then what is merged of all so far */
     float keep[ATTN_HEADS], take[ATTN_HEADS]; /* factors of what is merged and of the chunk */
 } attn_shared;
@@ -49,16 +53,53 @@ DEV attn_tile tile_of(const op_attn_args &a, uint32_t tiles)
     return x;
 }
 
-/* Score of query head h and position j. */
-template <uint32_t DT> DEV float score(const op_attn_args &a, const attn_tile &x, uint32_t h, uint32_t j)
+/* s.kept of the tile's heads. */
+DEV void kbias_factors(const op_attn_args &a, const attn_tile &x, const op_kbias &kb, attn_shared &s)
+{
+    const op_kbias_head &b = kb.head[x.g];
+    for (uint32_t i = threadIdx.x; i < x.n_h * (KBIAS_PAIRS + 1); i += ATTN_THREADS) {
+        uint32_t h = i / (KBIAS_PAIRS + 1), k = i % (KBIAS_PAIRS + 1);
+        const float *q = a.q + x.t * a.qs + (size_t)(x.h0 + h) * a.kv.k_dim;
+        if (k < b.n_pairs) {
+            const op_kbias_pair &p = b.pair[k];
+            s.kept[h][2 * k] = fmaf(q[p.da], p.ba, q[p.db] * p.bb);
+            s.kept[h][2 * k + 1] = fmaf(q[p.db], p.ba, -(q[p.da] * p.bb));
+        } else if (k == KBIAS_PAIRS) {
+            float e = 0.0f;
+            for (uint32_t d = 0; b.flat && d < a.kv.k_dim; d++) e = fmaf(q[d], b.flat[d], e);
+            s.kept[h][2 * k] = e;
+        }
+    }
+    __syncthreads();
+}
+
+/* What the bias adds to the score of position j. */
+DEV float kbias_score(const op_attn_args &a, const attn_tile &x, const op_kbias &kb, const float *kept, uint32_t j)
+{
+    const op_kbias_head &b = kb.head[x.g];
+    const float *lanes = kb.lanes[a.b.seq[x.t]]; /* NULL when nothing is rotated */
+    float e = kept[2 * KBIAS_PAIRS];
+    for (uint32_t i = 0; i < b.n_pairs; i++) {
+        size_t at = ((size_t)(j / 8) * kb.n_cs + b.pair[i].i) * 16 + j % 8;
+        e = fmaf(lanes[at + 8], kept[2 * i + 1], fmaf(lanes[at], kept[2 * i], e));
+    }
+    return e;
+}
+
+/* Score of the tile's head i and position j. kb.head NULL: pages hold all of K. */
+template <uint32_t DT> DEV float score(const op_attn_args &a, const attn_tile &x, const op_kbias &kb, const attn_shared &sh, uint32_t i, uint32_t j)
 {
     const op_kv &pg = a.kv;
+    uint32_t h = x.h0 + i;
     uint8_t *head = kv_head(pg, x.pages, j, x.g);
     const float *q = a.q + x.t * a.qs + (size_t)h * pg.k_dim;
     size_t at = kv_k_at<DT>(pg, j % pg.page_tokens);
     float s = 0.0f;
     for (uint32_t d = 0; d < pg.k_dim; d++) s = fmaf(widen(DT, head, at + kv_k_step<DT>(d)), q[d], s);
-    if (DT == DT_I8) s = s * f16_value(kv_scales(pg, head, false)[j % pg.page_tokens]);
+    if (DT == DT_I8) {
+        float ks = f16_value(kv_scales(pg, head, false)[j % pg.page_tokens]);
+        s = kb.head ? fmaf(s, ks, kbias_score(a, x, kb, sh.kept[i], j)) : s * ks;
+    }
     s = soft_cap(s * a.scale, a.softcap);
     if (a.bias) s = s + (a.bias[h * a.bias_stride + j] - a.bias[h * a.bias_stride + x.end - 1]);
     return s;
@@ -80,11 +121,12 @@ DEV void lanes_of(const attn_tile &x, uint32_t p0, uint32_t p1, bool sum, attn_s
 
 /* Leaves the chunk's probabilities (int8: times the scales of V) in s.p, its max and sum in s.max and s.sum of threads h. */
 template <uint32_t DT>
-DEV void softmax_chunk(const op_attn_args &a, const attn_tile &x, uint32_t p0, uint32_t p1, attn_shared &s, float *m, float *l)
+DEV void softmax_chunk(const op_attn_args &a, const attn_tile &x, const op_kbias &kb, uint32_t p0, uint32_t p1, attn_shared &s, float *m,
+                       float *l)
 {
     uint32_t n = p1 - p0, h = threadIdx.x;
     for (uint32_t i = threadIdx.x; i < x.n_h * n; i += ATTN_THREADS)
-        s.p[i / n][(p0 + i % n) % ATTN_CHUNK] = score<DT>(a, x, x.h0 + i / n, p0 + i % n);
+        s.p[i / n][(p0 + i % n) % ATTN_CHUNK] = score<DT>(a, x, kb, s, i / n, p0 + i % n);
     __syncthreads();
     lanes_of(x, p0, p1, false, s);
     __syncthreads();
@@ -143,7 +185,7 @@ DEV void merge(attn_shared &s, bool first, float m, float l)
     s.max[h] = max;
 }
 
-template <uint32_t DT> static __global__ void attn_rows(op_attn_args a, uint32_t tiles)
+template <uint32_t DT> static __global__ void attn_rows(op_attn_args a, op_kbias kb, uint32_t tiles)
 {
     SHARED(attn_shared, shared, [1]);
     attn_shared &s = shared[0];
@@ -151,9 +193,10 @@ template <uint32_t DT> static __global__ void attn_rows(op_attn_args a, uint32_t
     if (x.n_h == 0) return; /* the whole block */
     float *out = a.out + x.t * a.os + (size_t)x.h0 * a.kv.v_dim, m, l;
     uint32_t cells = x.n_h * a.kv.v_dim;
+    if (DT == DT_I8 && kb.head) kbias_factors(a, x, kb, s);
     for (uint32_t p0 = x.lo, p1; p0 < x.end; p0 = p1) {
         p1 = min(x.end, p0 / ATTN_CHUNK * ATTN_CHUNK + ATTN_CHUNK);
-        softmax_chunk<DT>(a, x, p0, p1, s, &m, &l);
+        softmax_chunk<DT>(a, x, kb, p0, p1, s, &m, &l);
         if (threadIdx.x < x.n_h) merge(s, p0 == x.lo, m, l);
         __syncthreads();
         for (uint32_t i = threadIdx.x; i < cells; i += ATTN_THREADS) { /* a cell of out belongs to one thread throughout */
@@ -177,7 +220,7 @@ DEV float *slot_of(const op_attn_args &a, uint32_t slots, size_t t, uint32_t h, 
     return a.scratch + ((t * a.n_heads + h) * slots + slot) * (2 + (size_t)a.kv.v_dim);
 }
 
-template <uint32_t DT> static __global__ void attn_chunks(op_attn_args a, uint32_t tiles)
+template <uint32_t DT> static __global__ void attn_chunks(op_attn_args a, op_kbias kb, uint32_t tiles)
 {
     SHARED(attn_shared, shared, [1]);
     attn_shared &s = shared[0];
@@ -186,7 +229,8 @@ template <uint32_t DT> static __global__ void attn_chunks(op_attn_args a, uint32
     if (x.n_h == 0 || base >= x.end) return; /* the whole block */
     uint32_t p0 = max(base, x.lo), p1 = min(x.end, base + ATTN_CHUNK);
     float m, l;
-    softmax_chunk<DT>(a, x, p0, p1, s, &m, &l);
+    if (DT == DT_I8 && kb.head) kbias_factors(a, x, kb, s);
+    softmax_chunk<DT>(a, x, kb, p0, p1, s, &m, &l);
     __syncthreads();
     if (threadIdx.x < x.n_h) {
         float *to = slot_of(a, slots, x.t, x.h0 + threadIdx.x, blockIdx.z);
@@ -239,10 +283,12 @@ template <uint32_t DT> static int launch(const op_attn_args *a, cudaStream_t str
     uint32_t tiles = cu_ceil(a->group, ATTN_HEADS), slots = attn_slots(a->window, a->max_pos);
     uint64_t cells = (uint64_t)a->b.n_tokens * a->n_heads, need = cells * slots * (2 + (uint64_t)a->kv.v_dim);
     dim3 grid(a->b.n_tokens, a->kv.n_kv_heads * tiles, 1);
+    op_kbias kb = {};
+    if (DT == DT_I8 && a->kbias) kb = *a->kbias;
     if (slots < 2 || slots > 65535 || cells > ATTN_SPLIT_MAX || need > a->scratch_floats)
-        return LAUNCH(attn_rows<DT>, grid, ATTN_THREADS, 0, stream, *a, tiles);
+        return LAUNCH(attn_rows<DT>, grid, ATTN_THREADS, 0, stream, *a, kb, tiles);
     grid.z = slots;
-    int e = LAUNCH(attn_chunks<DT>, grid, ATTN_THREADS, 0, stream, *a, tiles);
+    int e = LAUNCH(attn_chunks<DT>, grid, ATTN_THREADS, 0, stream, *a, kb, tiles);
     if (e != cudaSuccess) return e;
     return LAUNCH(attn_merge, dim3(a->b.n_tokens, a->n_heads), cu_threads(a->kv.v_dim, ATTN_MERGE_THREADS), 0, stream, *a, slots);
 }

@@ -25,8 +25,25 @@ DEV float store_scale(const float *x, uint32_t n, uint16_t *scale)
     return h == 0 || h == 0x7e00 ? cu_nan() : 1.0f / f16_value(h);
 }
 
-template <uint32_t DT> static __global__ void write_rows(op_kv_write_args a)
+/* Dimension d of K at position pos, x, without the bias that is kept apart. No two pairs share a dimension. */
+DEV float kbias_rest(const op_kbias &kb, uint32_t g, const float *cs, uint32_t pos, uint32_t d, float x)
 {
+    const op_kbias_head &h = kb.head[g];
+    if (h.flat) x = x - h.flat[d];
+    for (uint32_t i = 0; i < h.n_pairs; i++) {
+        const op_kbias_pair &p = h.pair[i];
+        if (d != p.da && d != p.db) continue;
+        size_t at = ((size_t)pos * kb.n_cs + p.i) * 2;
+        float c = cs[at], s = cs[at + 1];
+        x = x - (d == p.da ? fmaf(p.ba, c, -(p.bb * s)) : fmaf(p.ba, s, p.bb * c));
+    }
+    return x;
+}
+
+/* kb.head NULL: nothing is kept apart. Else dynamic shared memory holds k_dim floats, each read by the lane that wrote it. */
+template <uint32_t DT> static __global__ void write_rows(op_kv_write_args a, op_kbias kb)
+{
+    DYN_SHARED(float, rest);
     const op_kv &pg = a.kv;
     uint32_t g = blockIdx.y, lane = threadIdx.x;
     size_t t = blockIdx.x;
@@ -34,6 +51,11 @@ template <uint32_t DT> static __global__ void write_rows(op_kv_write_args a)
     uint8_t *head = kv_head(pg, a.b.tables[a.b.seq[t]], pos, g);
     const float *k = a.k + t * a.ks + (size_t)g * pg.k_dim, *v = a.v + t * a.vs + (size_t)g * pg.v_dim;
     float inv_k = 0.0f, inv_v = 0.0f;
+    if (DT == DT_I8 && kb.head) {
+        const float *cs = kb.cs[a.b.seq[t]]; /* NULL when nothing is rotated */
+        for (uint32_t d = lane; d < pg.k_dim; d += WARP) rest[d] = kbias_rest(kb, g, cs, pos, d, k[d]);
+        k = rest;
+    }
     if (DT == DT_I8) {
         inv_k = store_scale(k, pg.k_dim, kv_scales(pg, head, false) + slot);
         inv_v = store_scale(v, pg.v_dim, kv_scales(pg, head, true) + slot);
@@ -46,10 +68,12 @@ int cu_kv_write(const op_kv_write_args *a, void *stream)
 {
     dim3 grid(a->b.n_tokens, a->kv.n_kv_heads);
     if (a->b.n_tokens == 0 || a->kv.n_kv_heads == 0) return cudaSuccess;
+    op_kbias none = {}, kb = a->kbias ? *a->kbias : none;
+    size_t rest = a->kbias ? a->kv.k_dim * sizeof(float) : 0;
     switch (a->kv.dtype) {
-    case DT_F32: return LAUNCH(write_rows<DT_F32>, grid, WARP, 0, (cudaStream_t)stream, *a);
-    case DT_F16: return LAUNCH(write_rows<DT_F16>, grid, WARP, 0, (cudaStream_t)stream, *a);
-    case DT_I8: return LAUNCH(write_rows<DT_I8>, grid, WARP, 0, (cudaStream_t)stream, *a);
+    case DT_F32: return LAUNCH(write_rows<DT_F32>, grid, WARP, 0, (cudaStream_t)stream, *a, none);
+    case DT_F16: return LAUNCH(write_rows<DT_F16>, grid, WARP, 0, (cudaStream_t)stream, *a, none);
+    case DT_I8: return LAUNCH(write_rows<DT_I8>, grid, WARP, rest, (cudaStream_t)stream, *a, kb);
     default: return cudaErrorInvalidValue;
     }
 }

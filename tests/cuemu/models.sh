@@ -3,9 +3,11 @@
 #
 # One schedule seed on all models of the shared data and on those kept here; SEEDS (20) seeds on three of them.
 . "$(dirname "$0")/../lib.sh"
+. "$ROOT/tests/kbias.sh"
 [ -x "$BIN/run-model" ] || { skip "$BIN/run-model is not built" && finish; }
 compare=$BUILD/helpers/npy_compare
 [ -x "$compare" ] || compare=$BUILD/../tests/npy_compare
+convert=$BIN/convert-hf edit=$(dirname "$compare")/st_edit
 runs=0
 
 # same WANTED.npy DEVICES MODEL OPTIONS...: the logits on the devices have the bits of WANTED, and the emulator has nothing to report.
@@ -53,6 +55,26 @@ for dir in $models ${CUEMU_MODELS-tests/data/llama-gqa tests/models/deepseek-v3 
     CUEMU_PEER=0 same "$TMP/q.npy" cuda:0,1,1 "$TMP/q.tess" --kv int8
     equal "$(basename "$dir"): bits of the CPU in $runs runs" "" "$(head -n 5 "$TMP/differ")"
 done
+
+# Int8 pages that hold K without a large bias: on devices as on the CPU. Families and edits are those of cli_kv.sh.
+kv_case() { # FAMILY EDIT N: a prompt of N ids
+    if ! biased "$1" 100 "$2"; then
+        fail "$1 with a K bias"
+        cat "$TMP/out"
+        return
+    fi
+    generate=(--prompt-ids "$(for i in $(seq "$3"); do echo $((i * 37 % 192)); done | paste -sd,)" -n 2 --temp 0 --ignore-eos --print-ids)
+    : >"$TMP/differ"
+    runs=0
+    "$BIN/run-model" -m "$TMP/$1-100.tess" "${generate[@]}" --kv int8 --logits "$TMP/k.npy" >"$TMP/k.ids" 2>"$TMP/k.err"
+    same "$TMP/k.npy" cuda:0 "$TMP/$1-100.tess" --kv int8 -ub 7
+    same "$TMP/k.npy" cuda:0,1 "$TMP/$1-100.tess" --kv int8 --page 16
+    CUEMU_PEER=0 same "$TMP/k.npy" cuda:1,0,1 "$TMP/$1-100.tess" --kv int8
+    equal "$1 with a K bias: bits of the CPU in $runs runs" "" "$(head -n 5 "$TMP/differ")"
+}
+kv_case qwen2-moe 7:B,15:-B,20:B,28:-B 40
+kv_case phi 2:B,10:-B,14:B,31:-B 40
+kv_case glm4 6:B,7:-B,20:B,44:-B 260 # beyond the first block of the rope tables
 
 for name in llama-gqa mixtral-moe gemma3; do
     dir=${SHARED:-/nonexistent}/models/$name
