@@ -11,9 +11,10 @@
  * growing. Enforced: no key or tensor twice, arrays of scalars or strings only, dims 1 to 4 with at least one
  * element, offsets aligned, ascending without overlap or gap beyond padding, data inside the file.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
-#include "source.h"
+#include "gguf_blocks.h"
 #include "utf8.h"
 
 enum { T_U8, T_I8, T_U16, T_I16, T_U32, T_I32, T_F32, T_BOOL, T_STR, T_ARR, T_U64, T_I64, T_F64, T_COUNT };
@@ -30,15 +31,17 @@ typedef struct { uint8_t *data; size_t len, cap; entry *kv; uint32_t n_kv; } ggu
 /* The reader: position in the metadata; everything before `pos` is in memory. */
 typedef struct { source *s; gguf_impl *g; size_t pos; tess_error *err; } cursor;
 
+/* Those that are read come first, and the message of set_type lists them so. */
 static const struct { uint32_t id; const char *name; uint32_t dtype; } types[] = {
-    {0, "F32", DT_F32},    {1, "F16", DT_F16},    {30, "BF16", DT_BF16},  {2, "Q4_0", SRC_Q4_0},
-    {3, "Q4_1", SRC_Q4_1}, {8, "Q8_0", SRC_Q8_0}, {14, "Q6_K", SRC_Q6_K}, {6, "Q5_0", 0},
-    {7, "Q5_1", 0},        {9, "Q8_1", 0},        {10, "Q2_K", 0},        {11, "Q3_K", 0},
-    {12, "Q4_K", 0},       {13, "Q5_K", 0},       {15, "Q8_K", 0},        {16, "IQ2_XXS", 0},
-    {17, "IQ2_XS", 0},     {18, "IQ3_XXS", 0},    {19, "IQ1_S", 0},       {20, "IQ4_NL", 0},
-    {21, "IQ3_S", 0},      {22, "IQ2_S", 0},      {23, "IQ4_XS", 0},      {24, "I8", 0},
-    {25, "I16", 0},        {26, "I32", 0},        {27, "I64", 0},         {28, "F64", 0},
-    {29, "IQ1_M", 0},      {34, "TQ1_0", 0},      {35, "TQ2_0", 0},       {39, "MXFP4", 0},
+    {0, "F32", DT_F32},       {1, "F16", DT_F16},         {30, "BF16", DT_BF16},      {8, "Q8_0", SRC_Q8_0},
+    {2, "Q4_0", SRC_Q4_0},    {3, "Q4_1", SRC_Q4_1},      {6, "Q5_0", SRC_Q5_0},      {7, "Q5_1", SRC_Q5_1},
+    {10, "Q2_K", SRC_Q2_K},   {11, "Q3_K", SRC_Q3_K},     {12, "Q4_K", SRC_Q4_K},     {13, "Q5_K", SRC_Q5_K},
+    {14, "Q6_K", SRC_Q6_K},   {20, "IQ4_NL", SRC_IQ4_NL}, {23, "IQ4_XS", SRC_IQ4_XS}, {39, "MXFP4", SRC_MXFP4},
+    {9, "Q8_1", 0},           {15, "Q8_K", 0},            {16, "IQ2_XXS", 0},         {17, "IQ2_XS", 0},
+    {18, "IQ3_XXS", 0},       {19, "IQ1_S", 0},           {21, "IQ3_S", 0},           {22, "IQ2_S", 0},
+    {24, "I8", 0},            {25, "I16", 0},             {26, "I32", 0},             {27, "I64", 0},
+    {28, "F64", 0},           {29, "IQ1_M", 0},           {34, "TQ1_0", 0},           {35, "TQ2_0", 0},
+    {40, "NVFP4", 0},         {41, "Q1_0", 0},
 };
 
 static const char *path_of(const cursor *c) { return c->s->paths[0]; }
@@ -186,15 +189,19 @@ static tess_status link_kv(cursor *c)
 
 static tess_status set_type(const cursor *c, const char *name, uint32_t id, src_tensor *t)
 {
+    char list[256] = "";
+    size_t len = 0;
     for (uint32_t i = 0; i < ARRAY_LEN(types); i++) {
+        if (types[i].dtype)
+            len += (size_t)snprintf(list + len, sizeof list - len, "%s%s", i ? ", " : "", types[i].name); /* 97 bytes in all */
         if (types[i].id != id) continue;
         t->dtype = types[i].dtype;
+        t->like = gguf_block_like(t->dtype);
         t->type = types[i].name;
         if (t->dtype) return TESS_OK;
     }
-    return ERR(c->err, TESS_E_UNSUPPORTED,
-               "%s: tensor \"%s\" has type %u (%s); supported are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q6_K",
-               path_of(c), name, id, t->type ? t->type : "unknown");
+    return ERR(c->err, TESS_E_UNSUPPORTED, "%s: tensor \"%s\" has type %u (%s); supported are %s", path_of(c), name, id,
+               t->type ? t->type : "unknown", list);
 }
 
 /* Size of t; its dims were read. */
@@ -312,6 +319,7 @@ tess_status gguf_open(const char *path, const mem *m, source **out, tess_error *
         goto fail;
     }
     s->close = close_gguf;
+    s->blocks = gguf_blocks;
     if ((st = source_add_file(s, path, &index, err)) < 0) goto fail;
     cursor c = {s, g, 0, err};
     if ((st = parse(&c)) < 0) goto fail;

@@ -312,8 +312,6 @@ tess_status packed_read(const source *s, uint32_t i, uint64_t row0, uint64_t n_r
 
 /* ---- blocks ---- */
 
-static bool fits_f16(float s) { return s == 0 || (fabsf(s) >= 0x1p-14f && fabsf(s) < 65504.0f) || f16_to_f32(f32_to_f16(s)) == s; }
-
 /* Columns [k0, k0 + n) as a block whose codes are those of the file. False: they are of several groups, or no such block
  * holds them. */
 static bool block_moved(const row_view *v, uint32_t table, uint32_t dt, uint64_t k0, uint32_t n, uint8_t *block)
@@ -321,22 +319,12 @@ static bool block_moved(const row_view *v, uint32_t table, uint32_t dt, uint64_t
     int32_t q[GROUP_K] = {0};
     uint32_t g = v->group[k0];
     float s = v->scale[g * v->step], z = v->zero[g * v->step], low = dt == DT_Q4 ? 0 : z;
-    int32_t lo = dt == DT_Q4 ? 0 : -128, hi = dt == DT_Q4 ? 15 : 127;
-    if (table == TABLE_E4M3 || table == TABLE_E5M2 || (dt == DT_Q4 && table != TABLE_WHOLE) || !fits_f16(s) || fabsf(s * z) > 65504.0f)
-        return false;
+    if (table == TABLE_E4M3 || table == TABLE_E5M2 || (dt == DT_Q4 && table != TABLE_WHOLE)) return false;
     for (uint32_t i = 0; i < n; i++) {
         q[i] = (int32_t)(v->table[v->code[k0 + i]] - low);
-        if (v->group[k0 + i] != g || q[i] < lo || q[i] > hi) return false;
+        if (v->group[k0 + i] != g) return false;
     }
-    uint16_t d = f32_to_f16(s), m = f32_to_f16(-(s * z));
-    memcpy(block, &d, 2);
-    if (dt == DT_Q8) {
-        for (int i = 0; i < GROUP_K; i++) block[2 + i] = (uint8_t)q[i];
-        return true;
-    }
-    memcpy(block + 2, &m, 2);
-    for (int i = 0; i < GROUP_K / 2; i++) block[4 + i] = (uint8_t)(q[i] | q[i + GROUP_K / 2] << 4);
-    return true;
+    return quant_from_codes(dt, s, dt == DT_Q4 ? -(s * z) : 0, q, block);
 }
 
 tess_status packed_blocks(const source *s, uint32_t i, uint64_t row, uint64_t k0, uint64_t n_k, uint32_t dt, uint8_t *dst,

@@ -4,16 +4,16 @@
  *
  * Reads go through pread, never through a map: a file that shrinks meanwhile is then an error with an offset
  * instead of a signal or silent zeros. A box is read in steps of at most 64 KiB through a buffer on the stack;
- * raw full rows go straight to the destination. Values of blocks are computed as d * q (+ m) in f32 from f16
- * scales, one rounding each.
+ * raw full rows go straight to the destination. Values of blocks are those of gguf_blocks.h.
  */
 #include "source.h"
 
 #include <stdlib.h>
 
+#include "gguf_blocks.h"
 #include "utf8.h"
 
-enum { STEP = 1 << 16, MAX_BLOCK = 256, MAX_NAME = 255 };
+enum { STEP = 1 << 16, MAX_NAME = 255 };
 
 tess_status source_new(const mem *m, const char *kind, source **out, tess_error *err)
 {
@@ -135,46 +135,7 @@ bool source_block(uint32_t dtype, uint32_t *elems, uint32_t *bytes)
     switch (dtype) {
     case DT_F32: *bytes = 4; return true;
     case DT_F16: case DT_BF16: *bytes = 2; return true;
-    case SRC_Q8_0: *elems = 32; *bytes = 34; return true; /* f16 d; int8 q[32] */
-    case SRC_Q4_0: *elems = 32; *bytes = 18; return true; /* f16 d; nibbles: element i low, i + 16 high */
-    case SRC_Q4_1: *elems = 32; *bytes = 20; return true; /* f16 d, m; nibbles likewise */
-    case SRC_Q6_K: *elems = 256; *bytes = 210; return true; /* u8 ql[128], qh[64]; int8 scale[16]; f16 d */
-    default: *bytes = 0; return false;
-    }
-}
-
-/* One Q6_K block: halves of 128 elements, each four runs of 32 whose low 4 bits lie in ql and high 2 bits in
- * qh. */
-static void decode_q6_k(const uint8_t *p, float *out)
-{
-    const uint8_t *scale = p + 192;
-    float d = f16_to_f32(rd16(p + 208));
-    for (int i = 0; i < 256; i++) {
-        int half = i >> 7, run = (i >> 5) & 3, j = i & 31;
-        uint32_t lo = p[half * 64 + (run & 1) * 32 + j], hi = p[128 + half * 32 + j];
-        int q = (int)(((lo >> (run >> 1) * 4) & 15) | ((hi >> run * 2) & 3) << 4) - 32;
-        out[i] = d * (float)(int8_t)scale[i >> 4] * (float)q;
-    }
-}
-
-static void decode_block(uint32_t dtype, const uint8_t *p, float *out)
-{
-    if (dtype == SRC_Q6_K) {
-        decode_q6_k(p, out);
-        return;
-    }
-    float d = f16_to_f32(rd16(p));
-    if (dtype == SRC_Q8_0) {
-        for (int i = 0; i < 32; i++) out[i] = d * (float)(int8_t)p[2 + i];
-        return;
-    }
-    float m = dtype == SRC_Q4_1 ? f16_to_f32(rd16(p + 2)) : 0;
-    const uint8_t *q = p + (dtype == SRC_Q4_1 ? 4 : 2);
-    int bias = dtype == SRC_Q4_1 ? 0 : 8;
-    for (int i = 0; i < 16; i++) {
-        float lo = d * (float)((q[i] & 15) - bias), hi = d * (float)((q[i] >> 4) - bias);
-        out[i] = bias ? lo : lo + m;
-        out[i + 16] = bias ? hi : hi + m;
+    default: return gguf_block_size(dtype, elems, bytes);
     }
 }
 
@@ -197,11 +158,11 @@ static void deliver(const box *x, uint64_t row, uint64_t b0, uint64_t n, const u
     }
     for (uint64_t b = 0; b < n; b++, first += x->elems, p += x->bytes) {
         if (first >= x->k0 && first + x->elems <= x->k1) {
-            decode_block(x->dtype, p, out + (first - x->k0));
+            gguf_block_f32(x->dtype, p, out + (first - x->k0));
             continue;
         }
-        float part[MAX_BLOCK];
-        decode_block(x->dtype, p, part);
+        float part[GGUF_MAX_BLOCK];
+        gguf_block_f32(x->dtype, p, part);
         uint64_t lo = MAX(first, x->k0), hi = MIN(first + x->elems, x->k1);
         memcpy(out + (lo - x->k0), part + (lo - first), (hi - lo) * sizeof *out);
     }

@@ -16,7 +16,7 @@
 typedef struct {
     char *name;
     uint32_t dtype;       /* DT_F32, F16, BF16, or SRC_* below */
-    uint32_t like;        /* of SRC_COMPUTED: the type that keeps most of it, DT_*; else 0 */
+    uint32_t like;        /* of SRC_COMPUTED and of GGUF blocks: the type to store it in, DT_*; else 0 */
     uint32_t rank;        /* 0 = a scalar: one row, one column */
     uint64_t shape[4];    /* row-major, outermost first, as in safetensors */
     uint64_t off, nbytes; /* in file `file` */
@@ -24,9 +24,12 @@ typedef struct {
     uint32_t ref;         /* for sources over another: what it is there */
     const char *type;     /* the source's name of the dtype, for messages: "F8_E4M3" */
 } src_tensor;
-/* GGUF blocks; SRC_OTHER: a type whose size is known and whose values are not read. */
-/* SRC_COMPUTED: read gives values alone, nothing raw. */
-enum { SRC_Q8_0 = 64, SRC_Q4_0, SRC_Q4_1, SRC_Q6_K, SRC_OTHER, SRC_COMPUTED };
+/* GGUF blocks (gguf_blocks.h). SRC_OTHER: a type whose size is known and whose values are not read. SRC_COMPUTED: read gives
+ * values alone, nothing raw. Containers record these numbers (src_dtype): new ones go to the end. */
+enum {
+    SRC_Q8_0 = 64, SRC_Q4_0, SRC_Q4_1, SRC_Q6_K, SRC_OTHER, SRC_COMPUTED, SRC_Q5_0, SRC_Q5_1, SRC_Q2_K, SRC_Q3_K, SRC_Q4_K,
+    SRC_Q5_K, SRC_IQ4_NL, SRC_IQ4_XS, SRC_MXFP4
+};
 typedef struct source source;
 struct source {
     const mem *m;
@@ -43,8 +46,9 @@ struct source {
      * come as they are, q8 and q4 as the blocks of quant.h. */
     tess_status (*read)(const source *s, uint32_t i, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k,
                         bool raw, void *dst, tess_error *err);
-    /* Of SRC_COMPUTED tensors, else NULL: columns [k0, k0 + n_k) of one row as blocks of quant.h of the type dt, q8 or q4,
-     * in groups of 32 from k0 on. Codes of the source are kept where such blocks can hold them, else the values are fitted. */
+    /* Of SRC_COMPUTED tensors and GGUF blocks, else NULL: columns [k0, k0 + n_k) of one row as blocks of quant.h of the type
+     * dt, q8 or q4, in groups of 32 from k0 on, which is a multiple of 32 in GGUF blocks. Codes of the source are kept where
+     * such blocks can hold them, else the values are fitted. */
     tess_status (*blocks)(const source *s, uint32_t i, uint64_t row, uint64_t k0, uint64_t n_k, uint32_t dt, uint8_t *dst,
                           tess_error *err);
     void (*close)(source *s); /* frees impl; may be NULL */

@@ -1,6 +1,6 @@
 /*
- * t_gguf.c - the GGUF reader: metadata of every type, dequantization against a slow restatement of each block
- * format, a llama model with interleaved q and k rows, every cut and every single-byte change of a file.
+ * t_gguf.c - the GGUF reader: metadata of every type, dequantization against values of another package, what
+ * becomes of the blocks in q8 and q4, a llama model with interleaved q and k rows, every cut and every single-byte change of a file.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,10 +13,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "gguf_blocks.h"
 #include "gguf_config.h"
+#include "quant.h"
 
 enum { U8 = 0, U32 = 4, F32 = 6, BOOL = 7, STR = 8, ARR = 9, U64 = 10, F64 = 12 };
-enum { Q_F32 = 0, Q_F16 = 1, Q_Q4_0 = 2, Q_Q4_1 = 3, Q_Q8_0 = 8, Q_Q6_K = 14, Q_BF16 = 30 };
+enum { Q_F32 = 0, Q_Q4_1 = 3 };
 
 static char path[64];
 
@@ -191,96 +193,119 @@ static uint8_t rnd(void)
     seed = seed * 1664525 + 1013904223;
     return (uint8_t)(seed >> 24);
 }
-static void put_scale(uint8_t *p) /* a finite f16 */
-{
-    uint16_t h = f32_to_f16(((float)rnd() - 128) / 512);
-    memcpy(p, &h, 2);
-}
-static float scale(const uint8_t *p) { return f16_to_f32(rd16(p)); }
+/* tests/data/gguf/blocks.gguf, made by tests/tools/make-gguf-blocks.py: of each type a tensor of random blocks, and as NAME.f32 the
+ * values that llama.cpp's Python package gives for them. */
+static const struct { const char *name; uint32_t dtype, elems, bytes; } block_types[] = {
+    {"Q8_0", SRC_Q8_0, 32, 34},   {"Q4_0", SRC_Q4_0, 32, 18},      {"Q4_1", SRC_Q4_1, 32, 20},      {"Q5_0", SRC_Q5_0, 32, 22},
+    {"Q5_1", SRC_Q5_1, 32, 24},   {"IQ4_NL", SRC_IQ4_NL, 32, 18},  {"MXFP4", SRC_MXFP4, 32, 17},    {"Q2_K", SRC_Q2_K, 256, 84},
+    {"Q3_K", SRC_Q3_K, 256, 110}, {"Q4_K", SRC_Q4_K, 256, 144},    {"Q5_K", SRC_Q5_K, 256, 176},    {"Q6_K", SRC_Q6_K, 256, 210},
+    {"IQ4_XS", SRC_IQ4_XS, 256, 136}};
+enum { ROWS = 4, COLS = 768 };
 
-/* Element i of a row of blocks, restated from the format's description. */
-static float slow_value(uint32_t type, const uint8_t *row, uint64_t i)
+static source *open_blocks(void)
 {
-    if (type == Q_Q8_0) {
-        const uint8_t *b = row + i / 32 * 34;
-        return scale(b) * (float)(int8_t)b[2 + i % 32];
-    }
-    if (type == Q_Q4_0) {
-        const uint8_t *b = row + i / 32 * 18;
-        int nibble = i % 32 < 16 ? b[2 + i % 16] & 15 : b[2 + i % 16] >> 4;
-        return scale(b) * (float)(nibble - 8);
-    }
-    if (type == Q_Q4_1) {
-        const uint8_t *b = row + i / 32 * 20;
-        int nibble = i % 32 < 16 ? b[4 + i % 16] & 15 : b[4 + i % 16] >> 4;
-        return scale(b) * (float)nibble + scale(b + 2);
-    }
-    /* Q6_K: within each half of 128, position l of run 0..3 */
-    const uint8_t *b = row + i / 256 * 210, *ql = b + i % 256 / 128 * 64, *qh = b + 128 + i % 256 / 128 * 32;
-    uint64_t l = i % 32;
-    int q = 0;
-    switch (i % 128 / 32) {
-    case 0: q = (ql[l] & 15) | (qh[l] & 3) << 4; break;
-    case 1: q = (ql[l + 32] & 15) | ((qh[l] >> 2) & 3) << 4; break;
-    case 2: q = (ql[l] >> 4) | ((qh[l] >> 4) & 3) << 4; break;
-    case 3: q = (ql[l + 32] >> 4) | (qh[l] >> 6) << 4; break;
-    }
-    return scale(b + 208) * (float)(int8_t)b[192 + i % 256 / 16] * (float)(q - 32);
+    source *s;
+    tess_error err;
+    const char *dir = getenv("TESS_TEST_DATA");
+    char name[512];
+    snprintf(name, sizeof name, "%s/gguf/blocks.gguf", dir ? dir : "tests/data");
+    if (gguf_open(name, &mem_libc, &s, &err) < 0) fail_msg("%s", err.text);
+    return s;
+}
+
+/* What the tensor of type t holds, by the other package; its index in *i. */
+static void want_values(const source *s, size_t t, float want[ROWS * COLS], uint32_t *i)
+{
+    char name[32];
+    uint64_t rows, cols;
+    tess_error err;
+    snprintf(name, sizeof name, "%s.f32", block_types[t].name);
+    int64_t at = source_find(s, block_types[t].name), plain = source_find(s, name);
+    assert_true(at >= 0 && plain >= 0);
+    *i = (uint32_t)at;
+    assert_int_equal(s->tensors[at].dtype, block_types[t].dtype);
+    source_dims(&s->tensors[at], &rows, &cols);
+    assert_true(rows == ROWS && cols == COLS);
+    assert_int_equal(s->read(s, (uint32_t)plain, 0, ROWS, 0, COLS, false, want, &err), TESS_OK);
 }
 
 static void dequantizes(void **state)
 {
-    static const struct { const char *name; uint32_t type, elems, bytes; } types[] = {
-        {"q4_0", Q_Q4_0, 32, 18},
-        {"q4_1", Q_Q4_1, 32, 20},
-        {"q6_k", Q_Q6_K, 256, 210},
-        {"q8_0", Q_Q8_0, 32, 34},
-    };
-    enum { ROWS = 9, COLS = 2560 };
+    static const uint64_t boxes[][4] = {{0, 4, 0, 768}, {3, 1, 0, 768}, {1, 3, 256, 512}, {2, 2, 37, 1}, {0, 4, 5, 758}, {3, 1, 300, 270}};
+    static float want[ROWS * COLS], got[ROWS * COLS];
+    static uint8_t all[ROWS * COLS * 4];
     UNUSED(state);
-    gg g;
-    gg_init(&g);
-    uint8_t *data[4];
-    for (int t = 0; t < 4; t++) {
-        size_t row = COLS / types[t].elems * types[t].bytes;
-        data[t] = malloc(ROWS * row);
-        assert_non_null(data[t]);
-        for (size_t i = 0; i < ROWS * row; i++) data[t][i] = rnd();
-        for (size_t b = 0; b < ROWS * row; b += types[t].bytes) {
-            if (types[t].type == Q_Q6_K) put_scale(data[t] + b + 208);
-            else put_scale(data[t] + b);
-            if (types[t].type == Q_Q4_1) put_scale(data[t] + b + 2);
-        }
-        tensor(&g, types[t].name, types[t].type, COLS, ROWS, data[t], ROWS * row);
-    }
-    buf f = gg_done(&g, 2);
-    source *s = open_good(&f);
-    float *got = malloc(ROWS * COLS * sizeof *got);
-    assert_non_null(got);
-    for (int t = 0; t < 4; t++) {
-        static const uint64_t boxes[][4] = {{0, 9, 0, 2560}, {3, 2, 0, 2560}, {1, 8, 256, 512},
-                                            {2, 3, 37, 1},   {0, 9, 5, 2550}, {8, 1, 300, 270}};
-        size_t row = COLS / types[t].elems * types[t].bytes;
-        uint32_t i = (uint32_t)source_find(s, types[t].name);
+    source *s = open_blocks();
+    for (size_t t = 0; t < ARRAY_LEN(block_types); t++) {
+        uint32_t i, elems = block_types[t].elems, bytes = block_types[t].bytes;
+        size_t row = COLS / elems * bytes;
+        want_values(s, t, want, &i);
+        assert_int_equal(s->read(s, i, 0, ROWS, 0, COLS, true, all, NULL), TESS_OK);
         for (size_t x = 0; x < ARRAY_LEN(boxes); x++) {
             const uint64_t *b = boxes[x];
-            tess_error err;
-            assert_int_equal(s->read(s, i, b[0], b[1], b[2], b[3], false, got, &err), TESS_OK);
+            assert_int_equal(s->read(s, i, b[0], b[1], b[2], b[3], false, got, NULL), TESS_OK);
             for (uint64_t r = 0; r < b[1]; r++)
-                for (uint64_t k = 0; k < b[3]; k++) {
-                    float want = slow_value(types[t].type, data[t] + (b[0] + r) * row, b[2] + k);
-                    if (memcmp(&want, &got[r * b[3] + k], 4) != 0)
-                        fail_msg("%s box %zu row %d column %d", types[t].name, x, (int)r, (int)k);
-                }
-            bool whole = b[2] % types[t].elems == 0 && b[3] % types[t].elems == 0; /* raw: whole blocks only */
-            assert_int_equal(s->read(s, i, b[0], b[1], b[2], b[3], true, got, &err), whole ? TESS_OK : TESS_E_ARG);
-            size_t part = b[3] / types[t].elems * types[t].bytes, skip = b[2] / types[t].elems * types[t].bytes;
+                for (uint64_t k = 0; k < b[3]; k++)
+                    if (memcmp(&want[(b[0] + r) * COLS + b[2] + k], &got[r * b[3] + k], 4) != 0)
+                        fail_msg("%s box %zu row %d column %d: %a, not %a", block_types[t].name, x, (int)r, (int)k,
+                                 (double)got[r * b[3] + k], (double)want[(b[0] + r) * COLS + b[2] + k]);
+            bool whole = b[2] % elems == 0 && b[3] % elems == 0; /* raw: whole blocks only */
+            assert_int_equal(s->read(s, i, b[0], b[1], b[2], b[3], true, got, NULL), whole ? TESS_OK : TESS_E_ARG);
+            size_t part = b[3] / elems * bytes, skip = b[2] / elems * bytes;
             for (uint64_t r = 0; whole && r < b[1]; r++)
-                assert_memory_equal((uint8_t *)got + r * part, data[t] + (b[0] + r) * row + skip, part);
+                assert_memory_equal((uint8_t *)got + r * part, all + (b[0] + r) * row + skip, part);
         }
-        free(data[t]);
     }
-    free(got);
+    source_close(s);
+}
+
+/* How far a group of 32 may lie from its values: kept codes by the rounding of their scale and minimum to f16 alone (0 where both
+ * are f16 already), fitted q8 by half a step, fitted q4 by half a step in the mean of squares. */
+enum { KEPT, ROUNDED, FITTED };
+static bool group_near(uint32_t dt, int how, const float *want, const uint8_t *block)
+{
+    float got[GROUP_K], lo = want[0], hi = want[0];
+    double sum = 0, most = 0;
+    quant_block_f32(dt, block, got);
+    for (int e = 0; e < GROUP_K; e++) {
+        double d = fabs((double)got[e] - (double)want[e]);
+        lo = fminf(lo, want[e]), hi = fmaxf(hi, want[e]);
+        sum += d * d;
+        if (!(d <= most)) most = d;
+    }
+    double top = fmax(fabs((double)lo), fabs((double)hi)), f16 = 0x1p-11 * (top + ((double)hi - (double)lo)) + 0x1p-25;
+    if (how == KEPT) return most == 0;
+    if (how == ROUNDED) return most <= f16;
+    if (dt == DT_Q8) return most <= top / 127 / 2 + f16 + 127 * 0x1p-25;
+    return sqrt(sum / GROUP_K) <= ((double)hi - (double)lo) / 15 / 2 + f16 + 15 * 0x1p-25;
+}
+
+static void makes_blocks(void **state)
+{
+    static const struct { const char *name; uint32_t dt; int how; } cases[] = {
+        {"Q8_0", DT_Q8, KEPT},   {"Q5_0", DT_Q8, KEPT},   {"IQ4_NL", DT_Q8, KEPT}, {"Q4_0", DT_Q8, KEPT},   {"Q4_0", DT_Q4, KEPT},
+        {"Q4_1", DT_Q4, KEPT},   {"Q4_K", DT_Q4, ROUNDED}, {"Q5_1", DT_Q8, FITTED}, {"Q5_K", DT_Q8, FITTED}, {"Q6_K", DT_Q8, FITTED},
+        {"Q2_K", DT_Q4, FITTED}, {"Q3_K", DT_Q4, FITTED}, {"IQ4_XS", DT_Q8, FITTED}, {"Q6_K", DT_Q4, FITTED}, {"Q4_K", DT_Q8, FITTED}};
+    static float want[ROWS * COLS];
+    UNUSED(state);
+    source *s = open_blocks();
+    for (size_t c = 0; c < ARRAY_LEN(cases); c++) {
+        uint8_t out[COLS / GROUP_K * Q8_BLOCK], part[COLS / GROUP_K * Q8_BLOCK];
+        uint32_t i, size = quant_block_bytes(cases[c].dt), odd = 0;
+        size_t t = 0;
+        tess_error err;
+        while (strcmp(block_types[t].name, cases[c].name) != 0) t++;
+        want_values(s, t, want, &i);
+        for (uint64_t r = 0; r < ROWS; r++) {
+            if (s->blocks(s, i, r, 0, COLS, cases[c].dt, out, &err) < 0) fail_msg("%s", err.text);
+            for (uint64_t g = 0; g < COLS / GROUP_K; g++) odd += !group_near(cases[c].dt, cases[c].how, want + r * COLS + g * GROUP_K, out + g * size);
+            /* the same from any group on, and a short last group with zeros behind it */
+            assert_int_equal(s->blocks(s, i, r, 96, 600, cases[c].dt, part, &err), TESS_OK);
+            assert_memory_equal(part, out + 3 * size, 18 * size);
+        }
+        if (odd) fail_msg("%s to %s: %u of %d groups are too far off", cases[c].name, dtype_get(cases[c].dt)->name, odd, ROWS * COLS / GROUP_K);
+        assert_int_equal(s->blocks(s, i, 0, 16, 32, cases[c].dt, part, &err), TESS_E_ARG);
+    }
     source_close(s);
 }
 
@@ -334,7 +359,7 @@ static void refuses_bad_files(void **state)
         {Q_F32, (1ull << 62) + 4, 4, 64, "dimension"},
         {Q_F32, 0, 0, 64, "dimension"},
         {Q_F32, 16, 2, 64, "cut off"},
-        {12, 256, 1, 144, "Q4_K"},
+        {16, 256, 1, 66, "IQ2_XXS); supported are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K"},
         {99, 16, 1, 64, "unknown"},
         {Q_Q4_1, 33, 1, 64, "whole blocks"},
     };
@@ -521,8 +546,8 @@ int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, make_path, drop_path)
     const struct CMUnitTest tests[] = {
-        CASE(reads_metadata),         CASE(dequantizes),      CASE(refuses_bad_files), CASE(maps_llama),
-        CASE(recognizes_llama3_rope), CASE(survives_changes),
+        CASE(reads_metadata), CASE(dequantizes),            CASE(makes_blocks),     CASE(refuses_bad_files),
+        CASE(maps_llama),     CASE(recognizes_llama3_rope), CASE(survives_changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

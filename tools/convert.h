@@ -66,17 +66,18 @@ bool convert_interrupted(void);
 
 /* Sums of squares, by source type and stored type. type must outlive it. Any number of threads. */
 enum { CONVERT_MAX_LOSS = 32 };
+typedef struct { const char *type; uint32_t dtype; double error, all; } convert_loss_sum;
 typedef struct {
     pthread_mutex_t lock;
     uint32_t n;
-    struct { const char *type; uint32_t dtype; double error, all; } sum[CONVERT_MAX_LOSS];
+    convert_loss_sum sum[CONVERT_MAX_LOSS];
 } convert_loss;
 void convert_loss_open(convert_loss *l);
 void convert_loss_close(convert_loss *l);
 void convert_loss_add(convert_loss *l, const char *type, uint32_t dtype, double error, double all);
 /* Adds the squares of n values to *error and *all. */
 void convert_loss_of(const float *exact, const float *stored, size_t n, double *error, double *all);
-void convert_loss_say(const convert_loss *l, const mem *m, const char *src);
+void convert_loss_say(convert_loss *l, const mem *m, const char *src);
 
 /* Delivers a box of a weight in q8 or q4: blocks of the same type as they are where the groups agree, codes of a
  * quantized source where ours can hold them, else fitted anew. Any number of threads. */

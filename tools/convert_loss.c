@@ -8,6 +8,7 @@
 #include "convert.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 void convert_loss_open(convert_loss *l)
 {
@@ -43,8 +44,16 @@ void convert_loss_of(const float *exact, const float *stored, size_t n, double *
     }
 }
 
-void convert_loss_say(const convert_loss *l, const mem *m, const char *src)
+static int by_name(const void *x, const void *y)
 {
+    const convert_loss_sum *a = x, *b = y;
+    int c = strcmp(a->type, b->type);
+    return c ? c : (a->dtype > b->dtype) - (a->dtype < b->dtype);
+}
+
+void convert_loss_say(convert_loss *l, const mem *m, const char *src)
+{
+    qsort(l->sum, l->n, sizeof *l->sum, by_name); /* not in the order in which threads came */
     for (uint32_t i = 0; i < l->n; i++) {
         const char *type = l->sum[i].type, *stored = dtype_get(l->sum[i].dtype)->name;
         double rms = l->sum[i].all > 0 ? sqrt(l->sum[i].error / l->sum[i].all) : 0;

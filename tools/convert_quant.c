@@ -2,10 +2,12 @@
  * convert_quant.c - boxes of weights in q8 and q4 for the writer.
  *
  * When the source holds groups of the same type, cut where ours are (blocks of GGUF count from column 0, ours from the
- * start of each leaf), they are moved as they are; a Q4_0 block becomes a q4 block of the same values. A source that computes
- * its values makes the blocks by itself. All else is read as f32, 8 rows at a time, and fitted. Memory is 8 rows per thread.
+ * start of each leaf), they are moved as they are; a Q4_0 block becomes a q4 block of the same values. Other GGUF blocks, and
+ * the values of a source that computes them, become ours in the source, which keeps codes where it can. All else is read as f32,
+ * 8 rows at a time, and fitted. Memory is 8 rows per thread.
  */
 #include "convert.h"
+#include "gguf_blocks.h"
 #include "quant.h"
 #include "source_tess.h"
 
@@ -50,15 +52,28 @@ static bool same_leaves(const quant_box *b)
            memcmp(f->leaf, x.leaf, (x.n_leaves + 1) * sizeof x.leaf[0]) == 0;
 }
 
+/* Whether all groups start at multiples of 32 of the row, as those of GGUF do. */
+static bool groups_aligned(const quant_box *b)
+{
+    uint64_t at = b->k0;
+    for (uint32_t i = 0; i < b->n_leaves; at += b->k[i++])
+        if (at % GROUP_K) return false;
+    return true;
+}
+
 static bool groups_agree(const quant_box *b)
 {
     if (b->w->map.transposed || convert_is_merged(b->c, b->w)) return false;
     if (b->from == b->dtype) return same_leaves(b);
     if (b->dtype == DT_Q8 ? b->from != SRC_Q8_0 : b->from != SRC_Q4_0 && b->from != SRC_Q4_1) return false;
-    uint64_t at = b->k0;
-    for (uint32_t i = 0; i < b->n_leaves; at += b->k[i++])
-        if (at % GROUP_K) return false;
-    return at % GROUP_K == 0;
+    return groups_aligned(b) && (b->k0 + b->n_k) % GROUP_K == 0;
+}
+
+/* Whether the source can give blocks of its own. */
+static bool has_blocks(const quant_box *b)
+{
+    if (!b->c->s->blocks || b->w->map.transposed || convert_is_merged(b->c, b->w)) return false;
+    return b->from == SRC_COMPUTED || (gguf_block_like(b->from) && groups_aligned(b));
 }
 
 /* Rows [row0, row0 + n) of the box, n <= 8, from blocks of the source in `rows` to their tiles. */
@@ -146,8 +161,7 @@ tess_status convert_read_quant(const convert_source *c, const weight *w, uint32_
     quant_box b = {.c = c, .w = w, .dtype = dtype, .from = c->s->tensors[w->map.src].dtype, .k0 = k0, .n_k = n_k};
     size_t bytes;
     cut_leaves(&b);
-    bool own = b.from == SRC_COMPUTED && c->s->blocks && !w->map.transposed && !convert_is_merged(c, w);
-    int way = groups_agree(&b) ? WAY_MOVE : own ? WAY_BLOCKS : WAY_FIT;
+    int way = groups_agree(&b) ? WAY_MOVE : has_blocks(&b) ? WAY_BLOCKS : WAY_FIT;
     uint64_t row = MAX(b.n_groups * Q8_BLOCK, n_k * sizeof(float)) + b.n_groups * Q8_BLOCK;
     void *rows = size_mul3(row, TILE_ROWS, 1, &bytes) ? mem_alloc(&c->m, bytes) : NULL;
     if (!rows) return ERR(err, TESS_E_NOMEM, "no memory to quantize rows of %llu columns", (unsigned long long)n_k);

@@ -1,12 +1,13 @@
 /*
  * convert_write.c - SRC to .tess: describes the tensors and pulls them, box by box, from the source.
  *
- * Types: --type auto keeps the type of each float, q8 and q4 tensor; of GGUF blocks Q8_0 becomes q8, Q4_0 and Q4_1
- * q4, Q6_K q8; of quantized checkpoints 4 bits become q4, 8 bits and MXFP4 q8. What a type of a quantized source loses is
- * said at the end. A float type is for all tensors alike, vectors included, so that a checkpoint in one
- * type gives the same bytes from every format that holds it; q8 and q4 are for matrices, and vectors and
- * routers stay as they are. With q4 the tables of embeddings and the output head are q8: in 4 bits they alone cost SmolLM2-135M 1.9 % of
- * its mean log-likelihood, all else 0.1 %. Matrices are split along the axes of their role; vectors are whole.
+ * Types: --type auto keeps the type of each float, q8 and q4 tensor; GGUF blocks of 2, 3 and 4 bits with a scale become q4,
+ * those of more bits or with a table of levels q8 (gguf_blocks.c); of quantized checkpoints 4 bits become q4, 8 bits and MXFP4
+ * q8. What a type of a quantized source loses is said at the end. A float type is for all tensors alike, vectors included, so
+ * that a checkpoint in one type gives the same bytes from every format that holds it; q8 and q4 are for matrices, and vectors
+ * and routers stay as they are. With q4 the tables of embeddings and the output head are q8: in 4 bits they alone cost
+ * SmolLM2-135M 1.9 % of its mean log-likelihood, all else 0.1 %. Matrices are split along the axes of their role; vectors are
+ * whole.
  */
 #include "convert.h"
 
@@ -79,9 +80,7 @@ static uint32_t type_of(const convert_options *o, const src_tensor *t, const wei
     if (o->dtype == DT_Q4 && matrix && table) return DT_Q8;
     if (o->dtype && (matrix || !dtype_is_quant(o->dtype))) return o->dtype;
     if (d) return t->dtype;
-    if (t->dtype == SRC_COMPUTED) return matrix ? t->like : DT_F32;
-    if (!matrix) return DT_BF16; /* in blocks, which no writer of GGUF files makes of them */
-    return t->dtype == SRC_Q4_0 || t->dtype == SRC_Q4_1 ? DT_Q4 : DT_Q8;
+    return matrix ? t->like : DT_F32;
 }
 
 /* Index of the axis in the writer; added when it is new. */

@@ -229,3 +229,26 @@ bool quant_from_q4_0(const uint8_t *src, uint8_t *block)
     memcpy(block + 4, src + 2, GROUP_K / 2);
     return (m & 0x7c00) != 0x7c00;
 }
+
+/* Whether f16 holds s to 11 bits. */
+static bool fits_f16(float s)
+{
+    return isfinite(s) && (s == 0 || (fabsf(s) >= 0x1p-14f && fabsf(s) <= 65504.0f) || f16_to_f32(f32_to_f16(s)) == s);
+}
+
+bool quant_from_codes(uint32_t dt, float d, float m, const int32_t q[GROUP_K], uint8_t *block)
+{
+    int32_t lo = dt == DT_Q4 ? 0 : -128, hi = dt == DT_Q4 ? 15 : 127;
+    uint16_t hd = f32_to_f16(d), hm = f32_to_f16(m);
+    if (!fits_f16(d) || !(fabsf(m) <= 65504.0f)) return false;
+    for (int i = 0; i < GROUP_K; i++)
+        if (q[i] < lo || q[i] > hi) return false;
+    memcpy(block, &hd, 2);
+    if (dt == DT_Q8) {
+        for (int i = 0; i < GROUP_K; i++) block[2 + i] = (uint8_t)q[i];
+        return true;
+    }
+    memcpy(block + 2, &hm, 2);
+    for (int i = 0; i < GROUP_K / 2; i++) block[4 + i] = (uint8_t)(q[i] | q[i + GROUP_K / 2] << 4);
+    return true;
+}

@@ -27,4 +27,7 @@ bool quant_rows(uint32_t dt, const float *x, size_t stride, uint32_t n_rows, con
                 uint8_t *dst);
 /* A block of GGUF's Q4_0 (f16 d; nibbles minus 8) as one of q4: the same values, m = -8 d. False: m is beyond f16. */
 bool quant_from_q4_0(const uint8_t *src, uint8_t *block);
+/* The block of given codes, w = d * q + m (m = 0 for q8), d and m being rounded to f16. False: a code is outside 0..15 or
+ * -128..127, d is too large or too small for f16 to hold it to 11 bits, or m is too large. */
+bool quant_from_codes(uint32_t dt, float d, float m, const int32_t q[GROUP_K], uint8_t *block);
 #endif
