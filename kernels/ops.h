@@ -53,13 +53,14 @@ typedef struct {
 
 /* y[leaf][t][row] = w row times x[t] over each leaf; + bias[row] when bias is not NULL (then n_leaves is 1).
  * x: [n_tokens][n_k] stride xs; y: leaf stride yl, token stride ys. Threads take shares of rows. y must not overlap x.
- * row_hi not 0: only rows [row_lo, row_hi) are computed and written.
+ * row_hi not 0: only rows [row_lo, row_hi) are computed and written. sum_leaves: y[t][row] is the tree over the leaves.
  * q8 and q4 weights: with xq (the groups of x, cut at the weight's leaves, group g of token t at xq[g * xqs + t]; x is not
  * read) in the order "groups"; without it as "dot", w being d * q, or d * q + m (one rounding). */
 typedef struct {
     const op_weight *w; const float *bias; const float *x; size_t xs; uint32_t n_tokens; float *y; size_t ys, yl;
     const op_group *xq; size_t xqs;
     uint32_t row_lo, row_hi;
+    bool sum_leaves;
 } op_linear_args;
 
 /* y[t] = x[t] * scale of the row of table `ids[t]`: y[t][i] = widen(table[ids[t]][i]) * scale. The table is an op_weight with

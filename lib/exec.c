@@ -78,6 +78,7 @@ static void run_linear(const exec *x, rank_state *k, const prog_instr *c, uint32
     a.yl = a.ys * plan_of(x, k)->rows;
     shard_range rows = columns_of(x, k, c, l->w.n_rows);
     a.row_lo = rows.lo, a.row_hi = rows.hi;
+    a.sum_leaves = partial && x->prog->fused && x->prog->n_ranks == 1; /* all leaves are here: their sum needs no room for each */
     if (l->w.n_leaves && rows.lo < rows.hi) RUN(linear, a);
 }
 
@@ -317,6 +318,10 @@ static uint32_t gather_leaves(const exec *x, const rank_state *k, const prog_ins
     const shard_plan *s = &x->model->shards;
     const uint8_t width = x->prog->slots[c->in[0]].width;
     uint32_t n = 0;
+    if (k->body.leaves[width] == 1 && s->n_ranks == 1) { /* summed by the linear operation, or only one */
+        parts[0] = slot_at(x, k, c->in[0], stride);
+        return 1;
+    }
     for (uint32_t r = 0; r < s->n_ranks; r++) {
         shard_range own = part_leaves(&s->rank[r], width);
         float *p = shared_at(x, k, &x->rank[r], c->in[0], stride);

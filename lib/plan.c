@@ -183,7 +183,10 @@ tess_status plan_make(program *p, const arch *a, const shard_plan *s, uint32_t r
     if (p->fused) barriers_few(p);
     out->off = mem_calloc(p->m, p->n_slots, sizeof *out->off);
     out->each_off = mem_calloc(p->m, p->n_slots, sizeof *out->each_off);
-    if (!out->off || !out->each_off || !widths(a, s, rank, out)) {
+    bool ok = out->off && out->each_off && widths(a, s, rank, out);
+    if (p->fused && p->n_ranks == 1)
+        out->leaves[W_PART_O] = out->leaves[W_PART_DOWN] = out->leaves[W_PART_SHARED] = 1; /* see run_linear */
+    if (!ok) {
         plan_free(p->m, out);
         return ERR(err, TESS_E_NOMEM, "no memory to plan the activations");
     }

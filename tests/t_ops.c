@@ -97,6 +97,31 @@ static op_group *groups_make(const test_weight *w, float *x, size_t xs, uint32_t
     return (op_group *)(void *)y[0];
 }
 
+static float tree_of(const float *all, size_t yl, size_t at, uint32_t lo, uint32_t hi)
+{
+    uint32_t h = 1;
+    if (hi - lo == 1) return all[lo * yl + at];
+    while (2 * h < hi - lo) h *= 2;
+    return tree_of(all, yl, at, lo, lo + h) + tree_of(all, yl, at, lo + h, hi);
+}
+
+/* sum_leaves: the tree over what the operation gave apart, `all`. */
+static void check_sum(op_linear_args a, const float *all, uint32_t rows)
+{
+    size_t n = a.n_tokens * a.ys;
+    float *want = guarded(n);
+    for (size_t t = 0; t < a.n_tokens; t++)
+        for (uint32_t r = 0; r < rows; r++) want[t * a.ys + r] = tree_of(all, a.yl, t * a.ys + r, 0, a.w->n_leaves);
+    a.sum_leaves = true;
+    for (int i = 0; i < (fast ? 2 : 1); i++) {
+        a.y = guarded(n);
+        EACH_THREAD((i ? fast : &op_table_ref)->linear, &a, between(1, 3));
+        check_equal("sum of leaves", want, a.y, n, a.n_tokens, rows, a.ys);
+        release(a.y);
+    }
+    release(want);
+}
+
 /* Rows [row_lo, row_hi) alone: the same values, and nothing beside them. a: an operation whose y is `all`. */
 static void check_rows(op_linear_args a, const float *all, size_t lines, uint32_t rows)
 {
@@ -146,6 +171,7 @@ static void linear_case(uint32_t dtype, uint32_t rows, uint32_t n_k, uint32_t to
     }
     check_equal("linear, ref", y[0], y[0], n, tokens * (size_t)leaves, rows, ys);
     check_rows(a, y[0], tokens * (size_t)leaves, rows);
+    if (!bias) check_sum(a, y[0], rows);
     release(y[0]), release(y[1]);
     if (groups) release((float *)(void *)groups);
     free(x), free(bias);

@@ -80,19 +80,45 @@ INLINE float lanes8_total(__m256 v)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-/* Stores the lanes of row block b that belong to the run. */
-INLINE void store_block(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t, const float *acc)
+/* Sums of row block b for tokens [t0, t0 + n), `step` floats apart: stores the lanes that belong to the run. */
+INLINE void store_tokens(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t0, uint32_t n, const float *acc,
+                         size_t step)
 {
     uint32_t lane0, lane1, row;
     block_rows(s, b, &lane0, &lane1, &row);
-    float *y = a->y + s->leaf * a->yl + t * a->ys + row;
+    float *y = a->y + (a->sum_leaves ? 0 : s->leaf) * a->yl + t0 * a->ys + row;
     const float *bias = a->bias ? a->bias + row : NULL;
-    if (lane1 - lane0 == TILE_ROWS) {
-        __m256 v = _mm256_loadu_ps(acc);
-        _mm256_storeu_ps(y, bias ? _mm256_add_ps(v, _mm256_loadu_ps(bias)) : v);
-        return;
+    for (uint32_t t = 0; t < n; t++, acc += step, y += a->ys) {
+        if (lane1 - lane0 == TILE_ROWS) {
+            __m256 v = _mm256_loadu_ps(acc);
+            _mm256_storeu_ps(y, bias ? _mm256_add_ps(v, _mm256_loadu_ps(bias)) : v);
+            continue;
+        }
+        for (uint32_t i = 0; i < lane1 - lane0; i++) y[i] = bias ? acc[lane0 + i] + bias[i] : acc[lane0 + i];
     }
-    for (uint32_t i = 0; i < lane1 - lane0; i++) y[i] = bias ? acc[lane0 + i] + bias[i] : acc[lane0 + i];
+}
+
+/*
+ * The tree of ops.h while leaves come one after another: like a binary counter, as many sums wait as the number of leaves before
+ * has ones, those of the longest runs first. A leaf takes the place behind them; runs of equal length are added at once, and at
+ * the last leaf all that wait. Where leaves are stored apart, each takes place 0.
+ */
+enum { LEAF_PLACES = 4 };
+INLINE uint32_t leaf_place(const op_linear_args *a, uint32_t leaf)
+{
+    return a->sum_leaves ? (uint32_t)__builtin_popcount(leaf) : 0;
+}
+/* n sums (a multiple of 8) of the leaf stand at its place; places are `step` floats apart. True: place 0 is to be stored. */
+INLINE bool leaf_done(const op_linear_args *a, uint32_t leaf, float *sums, size_t step, size_t n)
+{
+    if (!a->sum_leaves) return true;
+    bool last = leaf + 1 == a->w->n_leaves;
+    for (uint32_t at = leaf_place(a, leaf), m = leaf; at && (last || (m & 1)); at--, m >>= 1) {
+        float *to = sums + (at - 1) * step;
+        for (size_t i = 0; i < n; i += 8)
+            _mm256_storeu_ps(to + i, _mm256_add_ps(_mm256_loadu_ps(to + i), _mm256_loadu_ps(to + step + i)));
+    }
+    return last;
 }
 
 /* ---- functions; see ref.c for what they compute ---- */

@@ -17,7 +17,7 @@ static void linear_few(const op_linear_args *a, run_share *s)
     uint32_t n_t = a->n_tokens, n_b = avx2_tile_blocks(n_t);
     avx2_tile tile = avx2_tile_get(a->w->dtype, n_b, n_t);
     uint64_t each = ceil_div(s->b1 - s->b0, n_b);
-    float acc[TILE_T * 2 * TILE_ROWS];
+    float sums[LEAF_PLACES][TILE_T * 2 * TILE_ROWS];
     const float *x[TILE_T];
     for (uint64_t i = 0; i < each; i++) {
         uint64_t b[TILE_B];
@@ -29,21 +29,21 @@ static void linear_few(const op_linear_args *a, run_share *s)
             for (uint32_t t = 0; t < n_t; t++) x[t] = a->x + t * a->xs + r->k0;
             for (uint32_t j = 0; j < n_b; j++) /* the last stream may be shorter: it repeats a block, whose sums are dropped */
                 w[j] = r->data + (b[j] < s->b1 ? b[j] : s->b0 + i) * r->block_stride;
-            tile(w, TILE_ROWS, x, r->n_k, acc, (size_t)n_b * TILE_ROWS, false, AHEAD);
+            tile(w, TILE_ROWS, x, r->n_k, sums[leaf_place(a, l)], (size_t)n_b * TILE_ROWS, false, AHEAD);
+            if (!leaf_done(a, l, sums[0], ARRAY_LEN(sums[0]), (size_t)n_t * n_b * TILE_ROWS)) continue;
             for (uint32_t j = 0; j < n_b && b[j] < s->b1; j++)
-                for (uint32_t t = 0; t < n_t; t++) store_block(a, s, b[j], t, acc + (t * n_b + j) * TILE_ROWS);
+                store_tokens(a, s, b[j], 0, n_t, sums[0] + j * TILE_ROWS, (size_t)n_b * TILE_ROWS);
         }
     }
 }
 
-/* Row blocks b and b + 1 (if in the share) for tokens [t0, t0 + n). */
-static void linear_pair(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t0, uint32_t n)
+/* One leaf of row blocks b and b + 1 (if in the share) for tokens [t0, t0 + n): acc[token][PAIR]. */
+static void linear_pair(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t0, uint32_t n, float *acc)
 {
     const op_run *r = s->run;
     size_t k_bytes = (size_t)TILE_ROWS * (a->w->dtype == DT_F32 ? 4 : 2);
     const uint8_t *w0 = r->data + b * r->block_stride, *w1 = b + 1 < s->b1 ? w0 + r->block_stride : w0;
     size_t ahead = 2 * r->block_stride; /* the next pair, while this one is used from the cache */
-    float acc[T_BLOCK * PAIR];
     uint32_t k = 0;
     do {
         uint32_t n_k = MIN((uint32_t)K_BLOCK, r->n_k - k);
@@ -57,18 +57,23 @@ static void linear_pair(const op_linear_args *a, const run_share *s, uint64_t b,
         }
         k += n_k;
     } while (k < r->n_k);
-    for (uint32_t t = 0; t < n; t++) {
-        store_block(a, s, b, t0 + t, acc + t * PAIR);
-        if (b + 1 < s->b1) store_block(a, s, b + 1, t0 + t, acc + t * PAIR + TILE_ROWS);
-    }
 }
 
-static void linear_many(const op_linear_args *a, const run_share *s)
+static void linear_many(const op_linear_args *a, run_share *s)
 {
-    uint32_t fit = (uint32_t)(X_BYTES / sizeof(float)) / MAX(s->run->n_k, 1u) / TILE_T * TILE_T;
+    uint32_t fit = (uint32_t)(X_BYTES / sizeof(float)) / MAX(a->w->n_k, 1u) / TILE_T * TILE_T;
     uint32_t block = MAX(2u * TILE_T, MIN((uint32_t)T_BLOCK, fit));
+    float sums[LEAF_PLACES][T_BLOCK * PAIR];
     for (uint32_t t0 = 0; t0 < a->n_tokens; t0 += block)
-        for (uint64_t b = s->b0; b < s->b1; b += 2) linear_pair(a, s, b, t0, MIN(block, a->n_tokens - t0));
+        for (uint64_t b = s->b0; b < s->b1; b += 2) {
+            uint32_t n = MIN(block, a->n_tokens - t0);
+            for (uint32_t l = 0; l < a->w->n_leaves; l++) {
+                run_leaf(s, l);
+                linear_pair(a, s, b, t0, n, sums[leaf_place(a, l)]);
+                if (!leaf_done(a, l, sums[0], ARRAY_LEN(sums[0]), (size_t)n * PAIR)) continue;
+                for (uint32_t j = 0; j < 2 && b + j < s->b1; j++) store_tokens(a, s, b + j, t0, n, sums[0] + j * TILE_ROWS, PAIR);
+            }
+        }
 }
 
 void avx2_linear(const op_linear_args *a, uint32_t thread, uint32_t n_threads)
@@ -78,10 +83,6 @@ void avx2_linear(const op_linear_args *a, uint32_t thread, uint32_t n_threads)
     while (a->n_tokens && run_walk_next(&walk, &s)) {
         if (dtype_is_quant(a->w->dtype)) avx2_linear_quant(a, &s);
         else if (a->n_tokens <= TILE_T) linear_few(a, &s);
-        else
-            for (uint32_t l = 0; l < a->w->n_leaves; l++) {
-                run_leaf(&s, l);
-                linear_many(a, &s);
-            }
+        else linear_many(a, &s);
     }
 }

@@ -13,8 +13,7 @@
  */
 #include "avx2.h"
 
-enum { FEW = 4, T_BLOCK = 128, B_BLOCK = 4, AHEAD = 1536, F32_GROUPS = 12 };
-
+enum { FEW = 4, T_BLOCK = 128, B_BLOCK = 4, PAIR = 2 * TILE_ROWS, AHEAD = 1536, F32_GROUPS = 12 };
 
 INLINE __m256i load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
 INLINE __m256 load_f16x8(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p)); }
@@ -101,7 +100,7 @@ static void quant_few(const op_linear_args *a, run_share *s)
     static const few_fn fns[2][FEW] = {{q8_1, q8_2, q8_3, q8_4}, {q4_1, q4_2, q4_3, q4_4}};
     uint32_t n_t = a->n_tokens, n_b = n_t <= 2 ? 4 : 2;
     uint64_t each = ceil_div(s->b1 - s->b0, n_b);
-    float acc[B_BLOCK * 2 * TILE_ROWS];
+    float sums[LEAF_PLACES][B_BLOCK * 2 * TILE_ROWS];
     for (uint64_t i = 0; i < each; i++) {
         const op_group *x = a->xq;
         uint64_t b[B_BLOCK];
@@ -113,10 +112,11 @@ static void quant_few(const op_linear_args *a, run_share *s)
             uint32_t n_groups = (r->n_k + GROUP_K - 1) / GROUP_K;
             for (uint32_t j = 0; j < n_b; j++) /* the last stream may be shorter: it repeats a block, whose sums are dropped */
                 w[j] = r->data + (b[j] < s->b1 ? b[j] : s->b0 + i) * r->block_stride;
-            fns[a->w->dtype == DT_Q4][n_t - 1](w, n_groups, x, a->xqs, acc);
-            for (uint32_t j = 0; j < n_b && b[j] < s->b1; j++)
-                for (uint32_t t = 0; t < n_t; t++) store_block(a, s, b[j], t, acc + (j * n_t + t) * TILE_ROWS);
+            fns[a->w->dtype == DT_Q4][n_t - 1](w, n_groups, x, a->xqs, sums[leaf_place(a, l)]);
             x += n_groups * a->xqs;
+            if (!leaf_done(a, l, sums[0], ARRAY_LEN(sums[0]), (size_t)n_b * n_t * TILE_ROWS)) continue;
+            for (uint32_t j = 0; j < n_b && b[j] < s->b1; j++)
+                store_tokens(a, s, b[j], 0, n_t, sums[0] + j * n_t * TILE_ROWS, TILE_ROWS);
         }
     }
 }
@@ -152,26 +152,39 @@ static void q4_many(const uint8_t *tile, const op_group *x, uint32_t n, float *a
     }
 }
 
-/* Row blocks [b, b + n_b) for tokens [t0, t0 + n). */
-static void quant_many(const op_linear_args *a, const run_share *s, const op_group *x, uint64_t b, uint32_t n_b, uint32_t t0,
-                       uint32_t n)
+/* One leaf of row blocks [b, b + n_b) for tokens [t0, t0 + n): acc[block][token][lane]. x: the leaf's groups of token t0. */
+static void quant_panel(const op_linear_args *a, const run_share *s, const op_group *x, uint64_t b, uint32_t n_b, uint32_t n,
+                        float *acc)
 {
     const op_run *r = s->run;
     uint32_t bytes = tile_bytes(a->w->dtype);
-    _Alignas(32) float acc[B_BLOCK][T_BLOCK * TILE_ROWS];
-    for (uint32_t j = 0; j < n_b; j++) memset(acc[j], 0, (size_t)n * TILE_ROWS * sizeof **acc);
+    memset(acc, 0, (size_t)n_b * n * TILE_ROWS * sizeof *acc);
     const uint8_t *w = r->data + b * r->block_stride;
-    x += t0;
     for (uint32_t k = 0; k < r->n_k; k += GROUP_K, w += bytes, x += a->xqs)
         for (uint32_t j = 0; j < n_b; j++) {
             const uint8_t *tile = w + j * r->block_stride;
             for (uint32_t line = 0; line < bytes; line += 64)
                 _mm_prefetch((const char *)((uintptr_t)tile + 4 * bytes + line), _MM_HINT_T0);
-            if (a->w->dtype == DT_Q8) q8_many(tile, x, n, acc[j]);
-            else q4_many(tile, x, n, acc[j]);
+            if (a->w->dtype == DT_Q8) q8_many(tile, x, n, acc + (size_t)j * n * TILE_ROWS);
+            else q4_many(tile, x, n, acc + (size_t)j * n * TILE_ROWS);
         }
-    for (uint32_t j = 0; j < n_b; j++)
-        for (uint32_t t = 0; t < n; t++) store_block(a, s, b + j, t0 + t, acc[j] + t * TILE_ROWS);
+}
+
+static void quant_many(const op_linear_args *a, run_share *s)
+{
+    float sums[LEAF_PLACES][B_BLOCK * T_BLOCK * TILE_ROWS];
+    for (uint32_t t0 = 0; t0 < a->n_tokens; t0 += T_BLOCK)
+        for (uint64_t b = s->b0; b < s->b1; b += B_BLOCK) {
+            uint32_t n = MIN((uint32_t)T_BLOCK, a->n_tokens - t0), n_b = (uint32_t)MIN((uint64_t)B_BLOCK, s->b1 - b);
+            const op_group *x = a->xq + t0;
+            for (uint32_t l = 0; l < a->w->n_leaves; l++) {
+                run_leaf(s, l);
+                quant_panel(a, s, x, b, n_b, n, sums[leaf_place(a, l)]);
+                x += ceil_div(s->run->n_k, GROUP_K) * a->xqs;
+                if (!leaf_done(a, l, sums[0], ARRAY_LEN(sums[0]), (size_t)n_b * n * TILE_ROWS)) continue;
+                for (uint32_t j = 0; j < n_b; j++) store_tokens(a, s, b + j, t0, n, sums[0] + (size_t)j * n * TILE_ROWS, TILE_ROWS);
+            }
+        }
 }
 
 /* ---- as floats ---- */
@@ -196,12 +209,12 @@ static void tiles_to_f32(uint32_t dt, const uint8_t *tile, uint32_t n, float *ou
     }
 }
 
-/* Row blocks b and b + 1 (if in the share), tokens [t0, t0 + n). */
-static void quant_f32(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t0, uint32_t n)
+/* One leaf of row blocks b and b + 1 (if in the share) for tokens [t0, t0 + n): acc[token][PAIR]. */
+static void f32_pair(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t0, uint32_t n, float *acc)
 {
-    enum { PAIR = 2 * TILE_ROWS, STEP = F32_GROUPS * GROUP_K };
+    enum { STEP = F32_GROUPS * GROUP_K };
     const op_run *r = s->run;
-    float w[2][STEP * TILE_ROWS], acc[T_BLOCK * PAIR];
+    float w[2][STEP * TILE_ROWS];
     uint32_t bytes = tile_bytes(a->w->dtype), k = 0, two = b + 1 < s->b1;
     do {
         uint32_t n_k = MIN((uint32_t)STEP, r->n_k - k), n_g = (n_k + GROUP_K - 1) / GROUP_K;
@@ -218,34 +231,28 @@ static void quant_f32(const op_linear_args *a, const run_share *s, uint64_t b, u
         }
         k += n_k;
     } while (k < r->n_k);
-    for (uint32_t t = 0; t < n; t++) {
-        store_block(a, s, b, t0 + t, acc + t * PAIR);
-        if (two) store_block(a, s, b + 1, t0 + t, acc + t * PAIR + TILE_ROWS);
-    }
 }
 
-static void quant_leaf(const op_linear_args *a, const run_share *s, const op_group *x)
+static void quant_f32(const op_linear_args *a, run_share *s)
 {
-    for (uint32_t t = 0; t < a->n_tokens; t += T_BLOCK) {
-        uint32_t n = MIN((uint32_t)T_BLOCK, a->n_tokens - t);
-        if (x)
-            for (uint64_t b = s->b0; b < s->b1; b += B_BLOCK)
-                quant_many(a, s, x, b, (uint32_t)MIN((uint64_t)B_BLOCK, s->b1 - b), t, n);
-        else
-            for (uint64_t b = s->b0; b < s->b1; b += 2) quant_f32(a, s, b, t, n);
-    }
+    float sums[LEAF_PLACES][T_BLOCK * PAIR];
+    for (uint32_t t0 = 0; t0 < a->n_tokens; t0 += T_BLOCK)
+        for (uint64_t b = s->b0; b < s->b1; b += 2) {
+            uint32_t n = MIN((uint32_t)T_BLOCK, a->n_tokens - t0);
+            for (uint32_t l = 0; l < a->w->n_leaves; l++) {
+                run_leaf(s, l);
+                f32_pair(a, s, b, t0, n, sums[leaf_place(a, l)]);
+                if (!leaf_done(a, l, sums[0], ARRAY_LEN(sums[0]), (size_t)n * PAIR)) continue;
+                for (uint32_t j = 0; j < 2 && b + j < s->b1; j++) store_tokens(a, s, b + j, t0, n, sums[0] + j * TILE_ROWS, PAIR);
+            }
+        }
 }
 
 void avx2_linear_quant(const op_linear_args *a, run_share *s)
 {
-    if (a->xq && a->n_tokens <= FEW) {
-        quant_few(a, s);
-        return;
-    }
-    for (uint32_t l = 0; l < a->w->n_leaves; l++) {
-        run_leaf(s, l);
-        quant_leaf(a, s, a->xq ? a->xq + groups_before(a->w, l) * a->xqs : NULL);
-    }
+    if (!a->xq) quant_f32(a, s);
+    else if (a->n_tokens <= FEW) quant_few(a, s);
+    else quant_many(a, s);
 }
 
 /* ---- activations ---- */

@@ -155,16 +155,20 @@ static void linear_groups(const op_linear_args *a, const run_share *s, const uin
         }
 }
 
-static void linear_block(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t)
+/* Row block b of one leaf. */
+static void linear_block(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t, float acc[TILE_ROWS])
 {
-    const op_run *r = s->run;
-    const uint8_t *w = r->data + b * r->block_stride;
-    float acc[TILE_ROWS] = {0};
+    const uint8_t *w = s->run->data + b * s->run->block_stride;
+    memset(acc, 0, TILE_ROWS * sizeof *acc);
     if (a->xq && dtype_is_quant(a->w->dtype)) linear_groups(a, s, w, t, acc);
     else linear_dot(a, s, w, t, acc);
+}
+
+static void linear_store(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t, const float acc[TILE_ROWS])
+{
     uint32_t lane0, lane1, row;
     block_rows(s, b, &lane0, &lane1, &row);
-    float *y = a->y + s->leaf * a->yl + t * a->ys;
+    float *y = a->y + (a->sum_leaves ? 0 : s->leaf) * a->yl + t * a->ys;
     for (uint32_t i = lane0; i < lane1; i++, row++) y[row] = a->bias ? acc[i] + a->bias[row] : acc[i];
 }
 
@@ -197,16 +201,32 @@ static void ref_quant(const op_quant_args *a, uint32_t thread, uint32_t n_thread
     for (uint32_t n; group_walk_next(&walk, &x, &n, &y);) quant_group(x, n, y);
 }
 
+static float leaf_tree(const float *const *parts, size_t at, uint32_t lo, uint32_t hi)
+{
+    uint32_t h = 1;
+    if (hi - lo == 1) return parts[lo][at];
+    while (h * 2 < hi - lo) h *= 2;
+    return leaf_tree(parts, at, lo, lo + h) + leaf_tree(parts, at, lo + h, hi);
+}
+
 static void ref_linear(const op_linear_args *a, uint32_t thread, uint32_t n_threads)
 {
     run_walk walk = run_walk_start(a, thread, n_threads);
     run_share s;
     while (run_walk_next(&walk, &s))
-        for (uint32_t l = 0; l < a->w->n_leaves; l++) {
-            run_leaf(&s, l);
-            for (uint64_t b = s.b0; b < s.b1; b++)
-                for (uint32_t t = 0; t < a->n_tokens; t++) linear_block(a, &s, b, t);
-        }
+        for (uint64_t b = s.b0; b < s.b1; b++)
+            for (uint32_t t = 0; t < a->n_tokens; t++) {
+                float acc[MAX_LEAVES][TILE_ROWS], sum[TILE_ROWS];
+                const float *parts[MAX_LEAVES];
+                for (uint32_t l = 0; l < a->w->n_leaves; l++) {
+                    run_leaf(&s, l);
+                    parts[l] = acc[l];
+                    linear_block(a, &s, b, t, acc[l]);
+                    if (!a->sum_leaves) linear_store(a, &s, b, t, acc[l]);
+                }
+                for (uint32_t i = 0; a->sum_leaves && i < TILE_ROWS; i++) sum[i] = leaf_tree(parts, i, 0, a->w->n_leaves);
+                if (a->sum_leaves) linear_store(a, &s, b, t, sum);
+            }
 }
 
 /* The run of a one-leaf weight that holds local row `row`; NULL when none does. */
@@ -491,14 +511,6 @@ static void ref_act(const op_act_args *a, uint32_t thread, uint32_t n_threads)
             if (a->act == ACT_SWIGLU_CLAMP) a->y[t * a->ys + i] = act_swiglu_clamp(g, a->u[t * a->us + i], a->alpha, a->limit);
             else a->y[t * a->ys + i] = a->u ? act_apply(a->act, g) * a->u[t * a->us + i] : act_apply(a->act, g);
         }
-}
-
-static float leaf_tree(const float *const *parts, size_t at, uint32_t lo, uint32_t hi)
-{
-    uint32_t h = 1;
-    if (hi - lo == 1) return parts[lo][at];
-    while (h * 2 < hi - lo) h *= 2;
-    return leaf_tree(parts, at, lo, lo + h) + leaf_tree(parts, at, lo + h, hi);
 }
 
 void ref_reduce(const op_reduce_args *a, uint32_t thread, uint32_t n_threads)
