@@ -2,7 +2,7 @@
  * avx2_quant.c - q8 and q4 weights, and activations as groups for them.
  *
  * Integers: a vector holds 4 columns of 8 rows; 4 activations are broadcast against it. vpmaddubsw wants one unsigned side:
- * of q8 that is |w|, the sign going to the activation (|w| <= 128, |x| <= 127, so a pair is at most 32512 and never
+ * of q8 that is |w|, the sign going to the activation (|w| <= 128, |x| <= 127, so a pair is within 32512 and never
  * saturates); codes of q4 are unsigned themselves, and 8 products of a lane (at most 30480) still fit in 16 bits. All sums of
  * a group are exact, so how they are taken is free; the f32 chain over groups is that of ref.c.
  *
@@ -122,19 +122,44 @@ static void quant_few(const op_linear_args *a, run_share *s)
 }
 
 /* ---- one tile in registers, many tokens ---- */
+/* Half a tile of q8, columns [4 * from, 4 * from + 16): |w| and signs take 8 registers. vpsignb costs as much as a product, an
+ * exclusive or half of that: where w < 0, |w| * ~x = w * x - |w|, so a row's sum that starts from the |w| of its negative codes
+ * is exact. ~x >= -128 and |w| <= 128, so a pair is at least -32768. */
+typedef struct {
+    __m256i u[4], flip[4], start;
+} q8_half;
+INLINE q8_half q8_half_of(const uint8_t *tile, uint32_t from)
+{
+    q8_half h = {.start = _mm256_setzero_si256()};
+    UNROLL for (uint32_t j = 0; j < 4; j++)
+    {
+        __m256i w = load256(tile + 16 + 32 * (from + j));
+        h.u[j] = _mm256_abs_epi8(w);
+        h.flip[j] = _mm256_cmpgt_epi8(_mm256_setzero_si256(), w);
+        __m256i pairs = _mm256_maddubs_epi16(_mm256_and_si256(h.u[j], h.flip[j]), _mm256_set1_epi8(1));
+        h.start = _mm256_add_epi32(h.start, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
+    return h;
+}
+INLINE __m256i q8_half_dot(const q8_half *h, const op_group *x, uint32_t from, __m256i dot)
+{
+    UNROLL for (uint32_t j = 0; j < 4; j++)
+    {
+        __m256i p = _mm256_maddubs_epi16(h->u[j], _mm256_xor_si256(four_of(x, from + j), h->flip[j]));
+        dot = _mm256_add_epi32(dot, _mm256_madd_epi16(p, _mm256_set1_epi16(1)));
+    }
+    return dot;
+}
+
 static void q8_many(const uint8_t *tile, const op_group *x, uint32_t n, float *acc)
 {
-    const __m256i ones = _mm256_set1_epi16(1);
     __m256 d = load_f16x8(tile);
-    __m256i u[8];
-    UNROLL for (uint32_t j = 0; j < 8; j++) u[j] = _mm256_abs_epi8(load256(tile + 16 + 32 * j));
+    __m256i part[T_BLOCK];
+    q8_half h = q8_half_of(tile, 0);
+    for (uint32_t t = 0; t < n; t++) part[t] = q8_half_dot(&h, x + t, 0, h.start);
+    h = q8_half_of(tile, 4);
     for (uint32_t t = 0; t < n; t++, x++, acc += TILE_ROWS) {
-        __m256i dot = _mm256_setzero_si256();
-        UNROLL for (uint32_t j = 0; j < 8; j++)
-        {
-            __m256i p = _mm256_maddubs_epi16(u[j], _mm256_sign_epi8(four_of(x, j), load256(tile + 16 + 32 * j)));
-            dot = _mm256_add_epi32(dot, _mm256_madd_epi16(p, ones));
-        }
+        __m256i dot = q8_half_dot(&h, x, 4, _mm256_add_epi32(part[t], h.start));
         _mm256_storeu_ps(acc, add_group(DT_Q8, _mm256_loadu_ps(acc), dot, d, d, x));
     }
 }
