@@ -8,15 +8,11 @@
  * that transformers makes of the same GGUF, which splits no digits (the vocabulary has no token of two ASCII digits, so for them
  * it hardly matters). Files whose numbers are like U+00BD differ from llama.cpp in the space in front of them.
  *
- * "llama" merges two neighbours when their joined text is a token, the one of the highest score first. That is BPE over the list of
- * all ways to cut a token into two tokens, by falling score of the token, then by falling length of the sides.
+ * "llama" is SentencePiece's BPE (tok_index.h); among merges of equal score the longer sides come first.
  */
 #include "gguf_tokenizer.h"
 
-#include <stdlib.h>
-
-#include "hash.h"
-#include "tok_spec.h"
+#include "tok_index.h"
 #include "utf8.h"
 
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER = 4 };
@@ -27,8 +23,7 @@ typedef struct {
     const source *src;
     tok_spec spec;
     const gguf_kv *types; /* NULL = all normal */
-    uint32_t *slots;      /* hash table: id + 1 */
-    uint32_t mask;
+    tok_index index;
     tess_error *err;
 } reader;
 
@@ -54,32 +49,16 @@ static tess_status read_tokens(reader *r)
     TRY(tok_spec_vocab(s, v->n, r->err));
     r->types = array_of(r, KEY("token_type"), GGUF_I32, GGUF_U32, v->n, &st);
     TRY(st);
-    uint32_t n_slots = 16;
-    while (n_slots < s->n_vocab * 2) n_slots *= 2;
-    r->mask = n_slots - 1;
-    r->slots = arena_alloc(&s->a, n_slots, sizeof *r->slots);
-    if (!r->slots) return ERR(r->err, TESS_E_NOMEM, "no memory for %u tokens", s->n_vocab);
     for (uint32_t id = 0; id < s->n_vocab; id++) {
         const char *text = gguf_str_at(v, id, &s->len[id]);
         if (!utf8_valid(text, s->len[id])) return ERR(r->err, TESS_E_FORMAT, "%s: token %u is not UTF-8", r->src->paths[0], id);
         s->text[id] = arena_strndup(&s->a, text, s->len[id]);
         if (!s->text[id]) return ERR(r->err, TESS_E_NOMEM, "no memory for %u tokens", s->n_vocab);
-        uint32_t i = (uint32_t)hash64(text, s->len[id], 0) & r->mask;
-        while (r->slots[i]) i = (i + 1) & r->mask;
-        r->slots[i] = id + 1;
     }
-    return TESS_OK;
+    return tok_index_build(&r->index, s, r->err);
 }
 
-/* The first id with this text, -1 = none. */
-static int64_t find_id(const reader *r, const char *s, size_t n)
-{
-    for (uint32_t i = (uint32_t)hash64(s, n, 0) & r->mask; r->slots[i]; i = (i + 1) & r->mask) {
-        uint32_t id = r->slots[i] - 1;
-        if (r->spec.len[id] == n && memcmp(r->spec.text[id], s, n) == 0) return id;
-    }
-    return -1;
-}
+static int64_t find_id(const reader *r, const char *s, size_t n) { return tok_index_find(&r->index, &r->spec, s, n); }
 
 static tess_status read_added(reader *r)
 {
@@ -188,42 +167,17 @@ static tess_status read_gpt2(reader *r, bool *bos)
 
 /* ---- llama ---- */
 
-typedef struct { float score; uint32_t left_chars, right_chars, order, id[3]; } cut;
-
+/* Among equal scores: by falling length of the sides, then by ids. */
 static int by_score(const void *x, const void *y)
 {
-    const cut *a = x, *b = y;
+    static const int places[3] = {2, 0, 1};
+    const tok_cut *a = x, *b = y;
     if (a->score != b->score) return a->score > b->score ? -1 : 1;
-    if (a->left_chars != b->left_chars) return a->left_chars > b->left_chars ? -1 : 1;
-    if (a->right_chars != b->right_chars) return a->right_chars > b->right_chars ? -1 : 1;
-    return (a->order > b->order) - (a->order < b->order);
-}
-static int by_sides(const void *x, const void *y)
-{
-    const cut *a = x, *b = y;
-    if (a->id[0] != b->id[0]) return a->id[0] < b->id[0] ? -1 : 1;
-    return (a->id[1] > b->id[1]) - (a->id[1] < b->id[1]);
-}
-
-static bool is_first_byte(char c) { return ((unsigned char)c & 0xc0) != 0x80; }
-
-/* All ways to cut token id into two tokens, by the ids of the sides. */
-static bool put_cuts(const reader *r, uint32_t id, float score, cut **all, size_t *n, size_t *cap)
-{
-    const char *s = r->spec.text[id];
-    size_t len = r->spec.len[id], first = *n;
-    uint32_t chars = 0, at = 0;
-    for (size_t i = 0; i < len; i++) chars += is_first_byte(s[i]);
-    for (size_t i = 1; i < len; i++) {
-        if (!is_first_byte(s[i])) continue;
-        at++;
-        int64_t left = find_id(r, s, i), right = left < 0 ? -1 : find_id(r, s + i, len - i);
-        if (right < 0) continue;
-        if (!mem_grow(r->spec.m, all, cap, *n + 1, sizeof **all)) return false;
-        (*all)[(*n)++] = (cut){score, at, chars - at, 0, {(uint32_t)left, (uint32_t)right, id}};
-    }
-    if (*n - first > 1) qsort(*all + first, *n - first, sizeof **all, by_sides);
-    return true;
+    for (int i = 0; i < 2; i++)
+        if (a->chars[i] != b->chars[i]) return a->chars[i] > b->chars[i] ? -1 : 1;
+    for (int i = 0; i < 3; i++)
+        if (a->id[places[i]] != b->id[places[i]]) return a->id[places[i]] < b->id[places[i]] ? -1 : 1;
+    return 0;
 }
 
 static tess_status merges_of_scores(reader *r)
@@ -233,25 +187,17 @@ static tess_status merges_of_scores(reader *r)
     const gguf_kv *scores = array_of(r, KEY("scores"), GGUF_F32, GGUF_F32, s->n_vocab, &st);
     TRY(st);
     if (!scores) return ERR(r->err, TESS_E_FORMAT, "%s: no tokenizer.ggml.scores", r->src->paths[0]);
-    cut *all = NULL;
-    size_t n = 0, cap = 0;
-    bool ok = true;
-    for (uint32_t id = 0; id < s->n_vocab && ok; id++) {
-        float score;
-        memcpy(&score, scores->data + (size_t)id * 4, 4);
-        if (!(score == score))
-            st = ERR(r->err, TESS_E_FORMAT, "%s: tokenizer.ggml.scores[%u] is not a number", r->src->paths[0], id);
+    float *score = arena_alloc(&s->a, s->n_vocab, sizeof *score);
+    uint8_t *use = arena_alloc(&s->a, s->n_vocab, 1);
+    if (!score || !use) return ERR(r->err, TESS_E_NOMEM, "no memory for %u tokens", s->n_vocab);
+    memcpy(score, scores->data, (size_t)s->n_vocab * 4);
+    for (uint32_t id = 0; id < s->n_vocab; id++) {
         uint32_t type = type_of(r, id);
-        if (type == TYPE_NORMAL || type == TYPE_USER) ok = put_cuts(r, id, score, &all, &n, &cap);
+        use[id] = TOK_CUT_SIDE | (type == TYPE_NORMAL || type == TYPE_USER ? TOK_CUT_WHOLE : 0);
+        if (!(score[id] == score[id]))
+            return ERR(r->err, TESS_E_FORMAT, "%s: tokenizer.ggml.scores[%u] is not a number", r->src->paths[0], id);
     }
-    for (size_t i = 0; i < n; i++) all[i].order = (uint32_t)i;
-    if (n) qsort(all, n, sizeof *all, by_score);
-    s->merges = ok ? arena_alloc(&s->a, n + 1, 3 * sizeof *s->merges) : NULL;
-    if (!s->merges) st = ERR(r->err, TESS_E_NOMEM, "no memory for the merges of %u tokens", s->n_vocab);
-    for (size_t i = 0; i < n && st == TESS_OK; i++) memcpy(s->merges + 3 * i, all[i].id, sizeof all[i].id);
-    s->n_merges = n;
-    mem_free(s->m, all);
-    return st;
+    return tok_merges_of_scores(s, &r->index, score, use, by_score, r->err);
 }
 
 static tess_status read_llama(reader *r)

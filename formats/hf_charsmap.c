@@ -1,9 +1,9 @@
 /*
- * hf_charsmap.c - "precompiled_charsmap" of tokenizer.json: base64 of the number of bytes of a trie (u32), the trie (u32 units)
- * and the replacements (UTF-8, each ended by a zero byte). What the units mean is said in lib/tok_charsmap.c.
+ * hf_charsmap.c - "precompiled_charsmap" of tokenizer.json: base64 of what tok_spec_charsmap takes.
  */
+#include <stdio.h>
+
 #include "hf_tok_ops.h"
-#include "utf8.h"
 
 static int base64_digit(char c)
 {
@@ -34,6 +34,7 @@ void tj_read_charsmap(tj_reader *r, const json_t *o, const char *path)
 {
     tok_spec *s = r->spec;
     size_t n, bytes;
+    char what[200];
     const char *text = tj_str(r, o, path, "precompiled_charsmap", &n);
     if (!text) {
         tj_fail(r, TESS_E_FORMAT, "%s.precompiled_charsmap is missing", path);
@@ -44,21 +45,12 @@ void tj_read_charsmap(tj_reader *r, const json_t *o, const char *path)
         return;
     }
     uint8_t *raw = arena_alloc(&s->a, n / 4 * 3 + 4, 1);
-    s->map_units = arena_alloc(&s->a, n / 16 + 2, 12);
-    if (!raw || !s->map_units) {
+    if (!raw) {
         tj_fail(r, TESS_E_NOMEM, "no memory for %s", path);
         return;
     }
     bytes = base64_decode(text, n, raw);
-    uint32_t trie = bytes != SIZE_MAX && bytes >= 4 ? rd32(raw) : 1;
-    if (trie % 4 || trie > bytes - 4) {
-        tj_fail(r, TESS_E_FORMAT, "%s.precompiled_charsmap is not base64 of a trie and its texts", path);
-        return;
-    }
-    s->n_map_units = trie / 4;
-    for (size_t i = 0; i < s->n_map_units; i++) s->map_units[i] = rd32(raw + 4 + 4 * i);
-    s->map_text = (const char *)raw + 4 + trie;
-    s->map_text_len = bytes - 4 - trie;
-    if (!utf8_valid(s->map_text, s->map_text_len))
-        tj_fail(r, TESS_E_FORMAT, "%s.precompiled_charsmap: the replacements are not UTF-8", path);
+    snprintf(what, sizeof what, "%s: %.150s.precompiled_charsmap", r->file, path);
+    if (bytes == SIZE_MAX) tj_fail(r, TESS_E_FORMAT, "%s.precompiled_charsmap is not base64", path);
+    else r->st = tok_spec_charsmap(s, raw, bytes, what, r->err);
 }

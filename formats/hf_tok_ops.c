@@ -16,7 +16,7 @@ bool tj_fail(tj_reader *r, tess_status st, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    r->st = ERR(r->err, st, "tokenizer.json: %s", text);
+    r->st = ERR(r->err, st, "%s: %s", r->file, text);
     return false;
 }
 
@@ -29,7 +29,7 @@ static const json_t *member(const json_t *o, const char *key)
 bool tj_bool(tj_reader *r, const json_t *o, const char *path, const char *key, bool def)
 {
     const json_t *v = member(o, key);
-    if (v && !json_is_boolean(v)) return tj_fail(r, TESS_E_FORMAT, "%s.%s is not true or false", path, key);
+    if (v && !json_is_boolean(v)) return tj_fail(r, TESS_E_FORMAT, "%s%s%s is not true or false", path, *path ? "." : "", key);
     return v ? json_is_true(v) : def;
 }
 int64_t tj_int(tj_reader *r, const json_t *o, const char *path, const char *key, int64_t def)
@@ -42,7 +42,7 @@ const char *tj_str(tj_reader *r, const json_t *o, const char *path, const char *
 {
     const json_t *v = member(o, key);
     *len = 0;
-    if (v && !json_is_string(v)) return tj_fail(r, TESS_E_FORMAT, "%s.%s is not a string", path, key), NULL;
+    if (v && !json_is_string(v)) return tj_fail(r, TESS_E_FORMAT, "%s%s%s is not a string", path, *path ? "." : "", key), NULL;
     if (!v) return NULL;
     *len = json_string_length(v);
     return json_string_value(v);

@@ -1,4 +1,4 @@
-/* hf_tok_ops.h - the lists of operations of tokenizer.json; shared by hf_tokenizer.c and hf_tok_ops.c only. */
+/* hf_tok_ops.h - the lists of operations of tokenizer.json; for the readers of tokenizers in formats/ only. */
 #ifndef TESS_HF_TOK_OPS_H
 #define TESS_HF_TOK_OPS_H
 #include <jansson.h>
@@ -10,6 +10,7 @@ typedef struct {
     tok_spec *spec;
     tess_error *err;
     tess_status st;
+    const char *file; /* for messages */
 } tj_reader;
 
 /* path is what messages call o, such as "model". Absent or null gives def; another type fails. */

@@ -328,7 +328,7 @@ tess_status hf_tokenizer_put(const mem *m, const char *json, size_t len, const c
     TRY(jsonr_parse_object(json, len, JSONR_ALLOW_NUL, "tokenizer.json", &root, err));
     tok_spec s;
     tok_spec_init(&s, m);
-    tj_reader r = {.spec = &s, .err = err, .st = TESS_OK};
+    tj_reader r = {.spec = &s, .err = err, .st = TESS_OK, .file = "tokenizer.json"};
     read_all(&r, root, &by_text);
     if (r.st == TESS_OK) r.st = tok_spec_put(&s, b, err);
     if (r.st == TESS_OK && config) r.st = put_named(&s, by_text, config, config_len, b, err);

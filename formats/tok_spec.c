@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "utf8.h"
+
 void tok_spec_init(tok_spec *s, const mem *m)
 {
     memset(s, 0, sizeof *s);
@@ -39,6 +41,20 @@ bool tok_spec_op(spec_ops *o, uint32_t code, uint32_t a, uint32_t b, uint32_t c,
     t[1] = t1 ? t1 : "", n[1] = t1 ? n1 : 0;
     o->n++;
     return true;
+}
+
+tess_status tok_spec_charsmap(tok_spec *s, const uint8_t *raw, size_t n, const char *what, tess_error *err)
+{
+    uint32_t trie = n >= 4 ? rd32(raw) : 1;
+    if (trie % 4 || trie > n - 4) return ERR(err, TESS_E_FORMAT, "%s is not a trie and its texts", what);
+    s->n_map_units = trie / 4;
+    s->map_units = arena_alloc(&s->a, s->n_map_units + 1, sizeof *s->map_units);
+    if (!s->map_units) return ERR(err, TESS_E_NOMEM, "no memory for %s", what);
+    memcpy(s->map_units, raw + 4, trie);
+    s->map_text = (const char *)raw + 4 + trie;
+    s->map_text_len = n - 4 - trie;
+    if (!utf8_valid(s->map_text, s->map_text_len)) return ERR(err, TESS_E_FORMAT, "%s: the replacements are not UTF-8", what);
+    return TESS_OK;
 }
 
 tess_status tok_spec_add(tok_spec *s, spec_added a, tess_error *err)

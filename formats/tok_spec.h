@@ -49,6 +49,9 @@ tess_status tok_spec_vocab(tok_spec *s, uint64_t n, tess_error *err);
 /* Appends an operation; texts may be NULL. False: the list is full. */
 bool tok_spec_op(spec_ops *o, uint32_t code, uint32_t a, uint32_t b, uint32_t c, const char *t0, size_t n0, const char *t1,
                  size_t n1);
+/* The table of TOK_N_PRECOMPILED: the number of bytes of a trie (u32), the trie (u32 units, see lib/tok_charsmap.c) and the
+ * replacements (UTF-8, each ended by a zero byte), which stay where they are. what names it in messages. */
+tess_status tok_spec_charsmap(tok_spec *s, const uint8_t *raw, size_t n, const char *what, tess_error *err);
 tess_status tok_spec_add(tok_spec *s, spec_added a, tess_error *err);
 tess_status tok_spec_put(const tok_spec *s, kvs_builder *b, tess_error *err);
 /* "tok.NAME_token" and, id >= 0, "tok.NAME_id". */

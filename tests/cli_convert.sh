@@ -174,6 +174,33 @@ expect "tokenizer only" 0 "" "$conv" "$TMP/v" -o "$out"
 equal "is a tokenizer container" tokenizer "$(kv "$out" kind)"
 rm "$out"
 
+# ---- tokenizer.model without tokenizer.json: alone, and in a checkpoint ----
+encode() { "$BIN/run-model" -m "$1" --tokenize <<<"  ab  <ctl> café" 2>&1; }
+mkdir "$TMP/spm"
+cp "$ROOT/tests/data/spm/bpe-plain.model" "$TMP/spm/tokenizer.model"
+expect "tokenizer.model only" 0 "" "$conv" "$TMP/spm" -o "$out"
+equal "tokenizer.model is a tokenizer container" tokenizer "$(kv "$out" kind)"
+want=$(encode "$out")
+equal "tokenizer.model gives ids" "[20, 183, 3, 105]" "$want" # as transformers gives
+check "tokenizer.model: the section can be built again" "$inspect" "$out" --verify deep
+expect "tokenizer.model: refresh" 0 "" "$conv" "$out" -o "$TMP/again.tess" --refresh
+equal "tokenizer.model: refreshed ids" "$want" "$(encode "$TMP/again.tess")"
+rm "$out" "$TMP/again.tess"
+copy v
+rm -f "$TMP/v/tokenizer.json"
+cp "$TMP/spm/tokenizer.model" "$TMP/v/"
+printf '{"tokenizer_class":"LlamaTokenizer"}' >"$TMP/v/tokenizer_config.json"
+expect "checkpoint with tokenizer.model" 0 "" "$conv" "$TMP/v" -o "$out"
+equal "checkpoint with tokenizer.model: ids" "$want" "$(encode "$out")"
+rm "$out"
+printf '{"tokenizer_class":"XLMRobertaTokenizer"}' >"$TMP/v/tokenizer_config.json"
+refuse "tokenizer.model of another class" 2 "/v: tokenizer_config.json: tokenizer_class \"XLMRobertaTokenizer\"" "$conv" "$TMP/v" -o "$out"
+rm "$TMP/v/tokenizer_config.json"
+printf 'IQ== 0\nIg== 1\n' >"$TMP/v/tokenizer.model"
+refuse "tokenizer.model of tiktoken" 2 "/v: tokenizer.model: is a list of tokens of tiktoken" "$conv" "$TMP/v" -o "$out"
+head -c 4000 "$TMP/spm/tokenizer.model" >"$TMP/v/tokenizer.model"
+refuse "tokenizer.model cut off" 2 "/v: tokenizer.model: is no SentencePiece model: bad field at offset" "$conv" "$TMP/v" -o "$out"
+
 # ---- types, storage, re-sharding, splitting ----
 for type in f32 f16 bf16; do
     expect "--type $type" 0 "" "$conv" "$src" -o "$TMP/$type.tess" --type "$type"

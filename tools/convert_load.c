@@ -18,6 +18,7 @@
 #include "hf_wrapper.h"
 #include "projected.h"
 #include "source_tess.h"
+#include "spm_tokenizer.h"
 
 enum { MAX_FILE = 256 << 20 };
 
@@ -93,6 +94,26 @@ static void put_model(const convert_source *c, kvs_builder *b)
     arch_put(&c->a, b);
 }
 
+/* From tokenizer.json, else from tokenizer.model. */
+static tess_status put_tokenizer(const convert_source *c, const char *dir, kvs_builder *b, tess_error *err)
+{
+    const convert_blob none = {0}, *x;
+    const convert_blob *json = convert_find_blob(c, "tokenizer.json"), *spm = convert_find_blob(c, "tokenizer.model");
+    const convert_blob *config = (x = convert_find_blob(c, "tokenizer_config.json")) ? x : &none;
+    const convert_blob *special = (x = convert_find_blob(c, "special_tokens_map.json")) ? x : &none;
+    const convert_blob *added = (x = convert_find_blob(c, "added_tokens.json")) ? x : &none;
+    tess_status st = TESS_OK;
+    if (json) st = hf_tokenizer_put(&c->m, json->data, json->len, config->data, config->len, b, err);
+    else if (spm) {
+        const spm_files f = {
+            {spm->data, spm->len}, {config->data, config->len}, {special->data, special->len}, {added->data, added->len}};
+        st = spm_tokenizer_put(&c->m, &f, b, err);
+    } else
+        mem_log(&c->m, TESS_LOG_WARN,
+                "%s: has neither tokenizer.json nor tokenizer.model; the container will take and give token ids only", dir);
+    return st < 0 ? err_prefix(err, st, "%s", dir) : TESS_OK;
+}
+
 /* Everything that comes from the original files; dir names them in messages. */
 static tess_status put_files(const convert_source *c, const char *dir, kvs_builder *b, tess_error *err)
 {
@@ -100,7 +121,6 @@ static tess_status put_files(const convert_source *c, const char *dir, kvs_build
     char gen_path[PATH_MAX], config_path[PATH_MAX], tok_path[PATH_MAX];
     const convert_blob *gen = (x = convert_find_blob(c, "generation_config.json")) ? x : &none;
     const convert_blob *config = (x = convert_find_blob(c, "config.json")) ? x : &none;
-    const convert_blob *tok = (x = convert_find_blob(c, "tokenizer.json")) ? x : &none;
     const convert_blob *tok_config = (x = convert_find_blob(c, "tokenizer_config.json")) ? x : &none;
     const convert_blob *jinja = (x = convert_find_blob(c, "chat_template.jinja")) ? x : &none;
     snprintf(gen_path, sizeof gen_path, "%s/generation_config.json", dir);
@@ -109,13 +129,7 @@ static tess_status put_files(const convert_source *c, const char *dir, kvs_build
     put_hashes(c, b);
     TRY(hf_generation_put(gen->data, gen->len, gen_path, config->data, config->len, config_path, b, err));
     TRY(hf_chat_template_put(jinja->data, jinja->len, tok_config->data, tok_config->len, tok_path, b, err));
-    if (tok->data) {
-        tess_status st = hf_tokenizer_put(&c->m, tok->data, tok->len, tok_config->data, tok_config->len, b, err);
-        return st < 0 ? err_prefix(err, st, "%s", dir) : TESS_OK;
-    }
-    mem_log(&c->m, TESS_LOG_WARN, "%s: has no tokenizer.json; the container will take and give token ids only",
-            dir);
-    return TESS_OK;
+    return put_tokenizer(c, dir, b, err);
 }
 
 static void copy_kv(const kv *v, kvs_builder *b, const mem *m, tess_status *st)
@@ -189,7 +203,8 @@ static tess_status load_hf(convert_source *c, const char *dir, const char *weigh
 {
     hf_config config;
     TRY(load_files(c, dir, err));
-    if (!convert_find_blob(c, "config.json") && convert_find_blob(c, "tokenizer.json")) {
+    if (!convert_find_blob(c, "config.json") &&
+        (convert_find_blob(c, "tokenizer.json") || convert_find_blob(c, "tokenizer.model"))) {
         source *s;
         if (safetensors_open(weights, &c->m, &s, err) == TESS_OK)
             source_close(s); /* weights without a configuration: say so */

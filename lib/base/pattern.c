@@ -302,6 +302,7 @@ static tess_status compile(pattern *p, const buf *text, tess_error *err)
     p->code = pcre2_compile((PCRE2_SPTR)(text->len ? text->data : ""), text->len, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &code,
                             &at, cc);
     pcre2_compile_context_free(cc);
+    if (!p->code && code == PCRE2_ERROR_HEAP_FAILED) return ERR(err, TESS_E_NOMEM, "no memory for a regular expression");
     if (!p->code) {
         PCRE2_UCHAR why[200] = "";
         pcre2_get_error_message(code, why, sizeof why);

@@ -1,8 +1,8 @@
 /*
  * tok_keys.h - the "tok.*" key-values: how a tokenizer is stored in a container.
  *
- * Written by formats/hf_tokenizer.c and formats/gguf_tokenizer.c, read by lib/tok*.c. The names and numbers are part of
- * the file format: append only.
+ * Written by formats/hf_tokenizer.c, spm_tokenizer.c and gguf_tokenizer.c, read by lib/tok*.c. The names and numbers are
+ * part of the file format: append only.
  *
  * Vocabulary. TOK_K_VOCAB is a list of strings, element i being the text of id i followed by one zero byte, so that the
  * runtime hands out terminated texts without a copy. Ids without a text are listed in TOK_K_HOLES. TOK_K_MERGES holds
