@@ -52,6 +52,11 @@ typedef struct {
  * groups, groups_used and scale are 1. first: so many dense layers come before those with experts. */
 typedef struct { uint32_t n, used, width, shared_width, n_shared, groups, groups_used, first; double scale; } moe_defaults;
 
+/* norm_topk_prob; moe_intermediate_size; shared_intermediate_size; n_shared_experts; n_group and topk_group; first_k_dense_replace;
+ * decoder_sparse_step; mlp_only_layers; routed_scaling_factor; moe_num_shared_experts and moe_layer_*. */
+enum { MOE_NORM = 1, MOE_WIDTH = 2, MOE_SHARED_WIDTH = 4, MOE_N_SHARED = 8, MOE_GROUPS = 16, MOE_FIRST = 32, MOE_SPARSE = 64,
+       MOE_DENSE = 128, MOE_SCALE = 256, MOE_ERNIE = 512 };
+
 typedef struct {
     const char *model_type;   /* of config.json */
     const char *class_name;   /* of "architectures": base models and other heads are refused by it */
@@ -63,7 +68,9 @@ typedef struct {
     bool tied;                /* default of tie_word_embeddings */
     bool ffn_4h;              /* feed-forward width defaults to 4 x hidden */
     bool scale_embed;         /* embedding times sqrt(hidden) */
-    const char *act_key;      /* the one key of the activation; NULL: any of the usual ones */
+    /* Keys of which families have one each, and do not follow those of others; NULL: the usual one, "": none. */
+    const char *eps_key, *act_key, *ffn_key, *kv_key; /* rms_norm_eps, hidden_act, intermediate_size, num_key_value_heads */
+    bool no_head_dim;         /* does not follow head_dim */
     bool gelu_tanh;           /* "gelu" means the tanh form */
     double rope_theta, rotary, eps; /* defaults */
     bool partial;             /* follows partial_rotary_factor */
@@ -82,6 +89,7 @@ typedef struct {
     uint32_t window;          /* default of sliding_window; null in config.json is none */
     uint32_t orig_ctx;        /* default of original_max_position_embeddings; 0: what the scaling says, or max_ctx */
     uint32_t rotary_dim;      /* default of rotary_dim; 0: the family does not have this key */
+    uint16_t moe_keys;        /* MOE_* that it follows */
     moe_defaults experts;
 } family;
 enum { ADJUST_NONE = 0, ADJUST_FALCON, ADJUST_NEOX, ADJUST_SMOLLM3, ADJUST_GEMMA2, ADJUST_GEMMA3, ADJUST_GPT2,

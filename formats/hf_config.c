@@ -1,8 +1,9 @@
 /*
  * hf_config.c - config.json to arch, by the row of the family. See hf_config.h; the rope part is in hf_rope.c.
  *
- * Families differ in how keys are called, not in what they mean, so every number is looked up by all its
- * spellings. What a key cannot say is in the adjust functions at the end.
+ * Families differ in how keys are called, not in what they mean. Sizes are looked up by all their spellings; where one family
+ * ignores the key of another (transformers keeps such keys in config.json), the row says which one counts. What a key cannot say
+ * is in the adjust functions at the end.
  */
 #include <float.h>
 #include <math.h>
@@ -141,7 +142,7 @@ static uint32_t read_act(cfg *c, const family *f)
         {"relu", ACT_RELU},
         {"relu2", ACT_RELU2},
     };
-    const char *name = cfg_str(c, c->root, f->act_key ? f->act_key : "hidden_act|activation_function|activation", NULL);
+    const char *name = cfg_str(c, c->root, f->act_key ? f->act_key : "hidden_act", NULL);
     if (!name) return f->act;
     for (size_t i = 0; i < ARRAY_LEN(acts); i++)
         if (strcmp(acts[i].name, name) == 0)
@@ -178,19 +179,21 @@ static void read_sizes(cfg *c, const family *f, arch *a)
     a->hidden_size = cfg_u32(c, "hidden_size|n_embd|n_embed|d_model", 1, true);
     a->vocab_size = cfg_u32(c, "vocab_size", 1, true);
     a->n_heads = cfg_u32(c, "num_attention_heads|n_head|n_heads", 1, true);
-    a->n_kv_heads = cfg_u32_or_null(c, "num_key_value_heads|num_kv_heads", f->kv_heads ? f->kv_heads : a->n_heads, a->n_heads);
+    a->n_kv_heads =
+        cfg_u32_or_null(c, f->kv_key ? f->kv_key : "num_key_value_heads", f->kv_heads ? f->kv_heads : a->n_heads, a->n_heads);
     a->max_ctx = cfg_u32(c, "max_position_embeddings|n_positions|n_ctx|max_seq_len|seq_length", MAX(f->max_ctx, 1u),
                          f->max_ctx == 0);
-    a->ffn_size = cfg_u32(c, "intermediate_size|n_inner|ffn_hidden_size|ffn_dim",
+    a->ffn_size = cfg_u32(c, f->ffn_key ? f->ffn_key : "intermediate_size",
                           a->hidden_size <= UINT32_MAX / 4 ? 4 * a->hidden_size : 0, !f->ffn_4h);
-    a->norm_eps = cfg_f64(c, c->root, "rms_norm_eps|layer_norm_epsilon|layer_norm_eps|norm_epsilon|norm_eps", f->eps);
+    a->norm_eps = cfg_f64(c, c->root, f->eps_key ? f->eps_key : "rms_norm_eps", f->eps);
     if (c->st < 0) return;
     if (a->n_heads == 0 || a->n_layers > ARCH_MAX_LAYERS) {
         check_arch(c, a);
         return;
     }
-    uint32_t given = cfg_u32_or_null(c, "head_dim", f->head_dim, 0);
-    a->head_dim = given || cfg_get(c->root, "head_dim") ? given : a->hidden_size / a->n_heads;
+    const char *key = f->no_head_dim ? "" : "head_dim";
+    uint32_t given = cfg_u32_or_null(c, key, f->head_dim, 0);
+    a->head_dim = given || cfg_get(c->root, key) ? given : a->hidden_size / a->n_heads;
     if (a->head_dim != given && a->hidden_size % a->n_heads && !f->latent)
         cfg_fail(c, TESS_E_FORMAT,
                  "%s: hidden_size %u is not a multiple of num_attention_heads %u, and head_dim is missing",
@@ -247,7 +250,7 @@ static void read_layers(cfg *c, const family *f, arch *a)
     if (hf_rope_read(c, f, a->max_ctx, ropes, &rotary) < 0) return;
     a->rope_kind = a->alibi ? (uint32_t)ROPE_NONE : f->rope_kind;
     if (a->rope_kind != ROPE_NONE) a->max_ctx = hf_rope_reach(&ropes[0], a->max_ctx);
-    if (f->latent && !cfg_bool(c, "rope_interleave", true)) a->rope_kind = ROPE_HALF;
+    if (f->adjust == ADJUST_DEEPSEEK3 && !cfg_bool(c, "rope_interleave", true)) a->rope_kind = ROPE_HALF;
     if (f->rotary_dim && a->head_dim) rotary = (double)cfg_u32(c, "rotary_dim", f->rotary_dim, false) / a->head_dim;
     double dims = (double)a->head_dim * rotary;
     if (f->latent) dims = a->rope_dims;
@@ -365,7 +368,7 @@ static void adjust(cfg *c, const family *f, arch *a)
     case ADJUST_OLMO: a->norm_affine = 0; break;
     case ADJUST_COHERE:
         a->logit_scale = cfg_f64(c, c->root, "logit_scale", 0.0625);
-        if (cfg_bool(c, "use_qk_norm", false)) a->qk_norm = QK_NORM_EACH;
+        if (f->windows == WINDOW_NONE && cfg_bool(c, "use_qk_norm", false)) a->qk_norm = QK_NORM_EACH; /* cohere2 has none */
         break;
     case ADJUST_BLOOM:
         a->embed_norm = 1;
@@ -385,7 +388,7 @@ static void adjust(cfg *c, const family *f, arch *a)
     case ADJUST_DEEPSEEK3:
     case ADJUST_DEEPSEEK2:
         a->attn_scale *= latent_mscale(c);
-        refuse_true(c, "mlp_bias");
+        if (f->adjust == ADJUST_DEEPSEEK2) refuse_true(c, "mlp_bias");
         break;
     case ADJUST_GPT_OSS:
         a->sinks = 1;

@@ -87,6 +87,15 @@ MORE = [  # other values of keys above, and keys that the classes do not have as
     ("llama", "num_local_experts", 4, {}, "r"), ("llama", "kv_lora_rank", 4, {}, "r"), ("llama", "no_rope_layers", [1] * LAYERS, {}, "r"),
     ("llama", "partial_rotary_factor", 0.5, {}, "r"), ("gpt_oss", "partial_rotary_factor", 0.5, {}, "r")]
 MORE += [(f, "partial_rotary_factor", 0.75, {}, "d") for f in ("phi", "phi3", "stablelm", "nemotron", "glm", "glm4", "glm4_moe")]
+# Keys of one family that others do not follow: transformers keeps them in config.json, and so do scripts that make both.
+FOREIGN = dict(
+    rms_norm_eps=0.1, layer_norm_eps=0.1, layer_norm_epsilon=0.1, norm_eps=0.1, norm_epsilon=0.1, hidden_act="relu", activation="relu",
+    activation_function="relu", hidden_activation="relu", num_key_value_heads=1, num_kv_heads=1, n_inner=80, ffn_dim=80,
+    ffn_hidden_size=80, intermediate_size=80, norm_topk_prob=True, moe_intermediate_size=48, shared_expert_intermediate_size=48,
+    shared_intermediate_size=48, n_shared_experts=3, n_group=2, topk_group=2, first_k_dense_replace=2, mlp_only_layers=[5],
+    decoder_sparse_step=2, routed_scaling_factor=3.0, use_qk_norm=True, qk_layernorm=True, clip_qkv=0.5, logit_scale=0.5,
+    final_logit_softcapping=5.0, attn_logit_softcapping=5.0, query_pre_attn_scalar=5, rotary_dim=4, rotary_pct=0.75, alibi=True,
+    use_parallel_residual=True, parallel_attn=True, use_bias=True, bias=True, qkv_bias=True, use_qkv_bias=True, rope_interleave=False)
 ALL = {f.name for f in dataclasses.fields(PreTrainedConfig)}
 
 
@@ -166,6 +175,8 @@ def keys(kind):
         value, beside = probe if isinstance(probe, tuple) else (probe, {})
         known = key not in sizes(kind) and f.default is not dataclasses.MISSING
         rows.append((kind, key, text(default) if known else "NULL", value, beside, verdict))
+    own = {f.name for f in dataclasses.fields(type(c))} | set(c.attribute_map) | set(sizes(kind)) | ({"rotary_pct"} if kind == "gpt_neox" else set())
+    rows += [(kind, k, "NULL", v, {}, "n") for k, v in FOREIGN.items() if k not in own]
     return rows + [(k, key, "NULL", value, beside, verdict) for k, key, value, beside, verdict in MORE if k == kind]
 
 
