@@ -1,7 +1,9 @@
 /* hf_tokenizer.c - model, added tokens and named tokens of tokenizer.json; see hf_tokenizer.h. */
 #include "hf_tokenizer.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "hf_tok_ops.h"
 #include "json.h"
@@ -160,6 +162,28 @@ static bool read_wordpiece(tj_reader *r, const json_t *model)
     return read_vocab(r, json_object_get(model, "vocab")) && read_unk(r, model, json_object_get(model, "vocab"));
 }
 
+/* A score as tokenizers reads it. Its JSON reader takes the digits as one whole number, rounds that, and divides it by a power of
+ * ten, which rounds again: one in eight comes out a unit in the last place off. That decides between cuts of the same tokens in
+ * another order, such as those of "-----", whose sums differ by rounding alone. The digits are the fewest that give the number:
+ * so every writer of these files prints it. */
+static double read_score(double exact)
+{
+    char text[40], power[24], *p;
+    double v = fabs(exact);
+    int digits = 15;
+    do snprintf(text, sizeof text, "%.*e", digits - 1, v);
+    while (strtod(text, NULL) != v && digits++ < 17);
+    uint64_t whole = 0;
+    for (p = text; *p && *p != 'e'; p++)
+        if (*p >= '0' && *p <= '9') whole = whole * 10 + (uint64_t)(*p - '0');
+    long exponent = strtol(*p ? p + 1 : p, NULL, 10) - (digits - 1);
+    v = (double)whole;
+    for (; exponent < -308; exponent += 308) v /= 1e308;
+    snprintf(power, sizeof power, "1e%ld", labs(exponent));
+    v = exponent < 0 ? v / strtod(power, NULL) : v * strtod(power, NULL);
+    return exact < 0 ? -v : v;
+}
+
 /* [["text", score], ...]; the place in the list is the id. */
 static bool read_unigram(tj_reader *r, const json_t *model)
 {
@@ -180,7 +204,7 @@ static bool read_unigram(tj_reader *r, const json_t *model)
             return tj_fail(r, TESS_E_FORMAT, "model.vocab[%zu] is not [text, score]", i);
         s->text[i] = json_string_value(text);
         s->len[i] = json_string_length(text);
-        s->scores[i] = json_number_value(score);
+        s->scores[i] = read_score(json_number_value(score));
     }
     return true;
 }

@@ -63,11 +63,40 @@ static void damaged_charsmap(void **state)
     json_decref(root);
 }
 
+/* Scores that tokenizers reads a unit in the last place off; read exactly, both texts would be cut the other way round. */
+static void scores_are_rounded_twice(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *vocab, *text;
+        int32_t want[4];
+        size_t n;
+    } cases[] = {
+        {"[\"<unk>\",-20.0],[\"a\",-9.845830943105783],[\"aa\",-10.6341549699121]", "aaaaa", {1, 2, 2}, 3},
+        {"[\"<unk>\",-20.0],[\"a\",-9.067041303026379],[\"aa\",-2.9947107078410737]", "aaaaa", {2, 2, 1}, 3},
+        {"[\"<unk>\",-20.0],[\"a\",-6.475409381397345],[\"aa\",-10.323477347046595],[\"b\",-2.089585152567131]", "baaaaa", {3, 2, 2, 1}, 4},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char json[400];
+        kit x;
+        tok_ids ids = {0};
+        tess_error e;
+        snprintf(json, sizeof json, "{\"version\":\"1.0\",\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[%s]}}", cases[i].vocab);
+        if (kit_open(&x, json, strlen(json), &e) < 0) fail_msg("%s", e.text);
+        assert_int_equal(tok_encode(x.t, cases[i].text, strlen(cases[i].text), 0, NULL, 0, &ids, &e), TESS_OK);
+        assert_int_equal(ids.n, cases[i].n);
+        assert_memory_equal(ids.ids, cases[i].want, ids.n * sizeof *ids.ids);
+        tok_ids_free(x.t, &ids);
+        kit_close(&x);
+    }
+}
+
 int main(void)
 {
     static char names[][24] = {"unigram-xlmr", "unigram-t5", "unigram-albert", "unigram-bytes", "bpe-deepseek", "bpe-o200k",
                                "bpe-llama3",   "bpe-falcon", "spm-llama2",     "spm-gemma",     "wordpiece-uncased", "wordpiece-cased"};
-    struct CMUnitTest tests[ARRAY_LEN(names) + 1] = {[ARRAY_LEN(names)] = cmocka_unit_test(damaged_charsmap)};
+    struct CMUnitTest tests[ARRAY_LEN(names) + 2] = {[ARRAY_LEN(names)] = cmocka_unit_test(damaged_charsmap),
+                                                [ARRAY_LEN(names) + 1] = cmocka_unit_test(scores_are_rounded_twice)};
     for (size_t i = 0; i < ARRAY_LEN(names); i++)
         tests[i] = (struct CMUnitTest){.name = names[i], .test_func = same_as_tokenizers, .initial_state = names[i]};
     return cmocka_run_group_tests(tests, NULL, NULL);
