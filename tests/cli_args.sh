@@ -159,6 +159,9 @@ check "empty prompt starts from the BOS" timeout 5 "$run" -m "$m" -n 2 --temp 0
 for s in "hello world" " two  spaces" "née 日本 😀" "$(printf 'line\nline')"; do
     equal "detokenize of tokenize: ${s%%$'\n'*}" "$s" "$(printf '%s' "$s" | "$run" -m "$m" --tokenize | "$run" -m "$m" --detokenize)"
 done
+expect "--tokenize with -p" 1 "comes from stdin" "$run" -m "$m" --tokenize -p text
+expect "--ppl with -f" 1 "are for generating" "$run" -m "$m" --ppl "$m" -f "$m"
+expect "-o and --logits onto one file" 1 "name the same file" "$run" -m "$m" -p x -n 1 -o "$TMP/same" --logits "$TMP/same"
 expect "--detokenize of no array" 1 "JSON array" "$run" -m "$m" --detokenize
 out=$(printf '{"messages":[{"role":"user","content":"x\\u0022"}],"template":"[{{ messages[0].content }}]"}' | "$run" --render-chat)
 equal "--render-chat without a model" '[x"]' "$out"
