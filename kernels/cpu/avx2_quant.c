@@ -7,8 +7,9 @@
  * a group are exact, so how they are taken is free; the f32 chain over groups is that of ref.c.
  *
  * Few tokens: a thread walks its row blocks as 4 (or 2) streams, as in avx2_linear.c; sums stay in registers.
- * Many tokens: the codes of one tile stay in registers while up to T_BLOCK tokens pass, whose groups of one number lie one
- * after another; the chains wait in a buffer. Four row blocks follow on each other, so that the groups come from L1.
+ * Many tokens: the codes of half a q8 tile, or of half of two q4 tiles, stay in registers while up to T_BLOCK tokens pass, whose
+ * groups of one number lie one after another; integer sums of the first half wait in a buffer, and so do the chains.
+ * Four row blocks follow on each other, so that the groups come from L1.
  * Without groups (compute f32) tiles are turned into floats and multiplied by avx2_tile.
  */
 #include "avx2.h"
@@ -121,7 +122,7 @@ static void quant_few(const op_linear_args *a, run_share *s)
     }
 }
 
-/* ---- one tile in registers, many tokens ---- */
+/* ---- tiles in registers, many tokens ---- */
 /* Half a tile of q8, columns [4 * from, 4 * from + 16): |w| and signs take 8 registers. vpsignb costs as much as a product, an
  * exclusive or half of that: where w < 0, |w| * ~x = w * x - |w|, so a row's sum that starts from the |w| of its negative codes
  * is exact. ~x >= -128 and |w| <= 128, so a pair is at least -32768. */
@@ -164,34 +165,74 @@ static void q8_many(const uint8_t *tile, const op_group *x, uint32_t n, float *a
     }
 }
 
-static void q4_many(const uint8_t *tile, const op_group *x, uint32_t n, float *acc)
+/* Adds four columns times four of two q4 tiles, u, to their 16-bit sums. The order is held by hand: with a tree of sums, which the
+ * compiler would make, codes leave the registers. */
+INLINE void q4_half_dots(const __m256i u[2][4], const op_group *x, uint32_t from, __m256i dot[2])
 {
-    const __m256i ones = _mm256_set1_epi16(1);
-    __m256 d = load_f16x8(tile), m = load_f16x8(tile + 16);
-    __m256i u[8];
-    UNROLL for (uint32_t j = 0; j < 4; j++) q4_pair(tile, j, &u[2 * j], &u[2 * j + 1]);
-    for (uint32_t t = 0; t < n; t++, x++, acc += TILE_ROWS) {
-        __m256i dot = _mm256_maddubs_epi16(u[0], four_of(x, 0));
-        UNROLL for (uint32_t j = 1; j < 8; j++) dot = _mm256_add_epi16(dot, _mm256_maddubs_epi16(u[j], four_of(x, j)));
-        _mm256_storeu_ps(acc, add_group(DT_Q4, _mm256_loadu_ps(acc), _mm256_madd_epi16(dot, ones), d, m, x));
+    UNROLL for (uint32_t j = 0; j < 4; j++)
+    {
+        __m256i x4 = four_of(x, from + j);
+        __asm__("" : "+x"(x4));
+        UNROLL for (uint32_t b = 0; b < 2; b++)
+        {
+            dot[b] = _mm256_add_epi16(dot[b], _mm256_maddubs_epi16(u[b][j], x4));
+            __asm__("" : "+x"(dot[b]));
+        }
+    }
+}
+INLINE void q4_finish(__m256i dot, __m256 d, __m256 m, const op_group *x, float *acc)
+{
+    dot = _mm256_madd_epi16(dot, _mm256_set1_epi16(1));
+    _mm256_storeu_ps(acc, add_group(DT_Q4, _mm256_loadu_ps(acc), dot, d, m, x));
+}
+
+/* Two tiles at once: an activation is broadcast for both, as loads were the limit. Half the columns of both take 8 registers. */
+static void q4_many(const uint8_t *const tile[2], const op_group *x, uint32_t n, float *const acc[2])
+{
+    __m256i part[T_BLOCK][2], u[2][4];
+    __m256 d[2], m[2];
+    UNROLL for (uint32_t b = 0; b < 2; b++)
+    {
+        d[b] = load_f16x8(tile[b]), m[b] = load_f16x8(tile[b] + 16);
+        UNROLL for (uint32_t j = 0; j < 2; j++) q4_pair(tile[b], j, &u[b][2 * j], &u[b][2 * j + 1]);
+    }
+    for (uint32_t t = 0; t < n; t++) {
+        __m256i dot[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+        q4_half_dots(u, x + t, 0, dot);
+        part[t][0] = dot[0], part[t][1] = dot[1];
+    }
+    UNROLL for (uint32_t b = 0; b < 2; b++) UNROLL for (uint32_t j = 0; j < 2; j++)
+        q4_pair(tile[b], 2 + j, &u[b][2 * j], &u[b][2 * j + 1]);
+    for (uint32_t t = 0; t < n; t++) {
+        __m256i dot[2] = {part[t][0], part[t][1]};
+        q4_half_dots(u, x + t, 4, dot);
+        UNROLL for (uint32_t b = 0; b < 2; b++) q4_finish(dot[b], d[b], m[b], x + t, acc[b] + t * TILE_ROWS);
     }
 }
 
-/* One leaf of row blocks [b, b + n_b) for tokens [t0, t0 + n): acc[block][token][lane]. x: the leaf's groups of token t0. */
+INLINE void prefetch_tile(const uint8_t *tile, uint32_t bytes, size_t ahead)
+{
+    for (uint32_t line = 0; line < bytes; line += 64) _mm_prefetch((const char *)((uintptr_t)tile + ahead + line), _MM_HINT_T0);
+}
+
+/* One leaf of row blocks [b, b + n_b) for tokens [t0, t0 + n): acc[block][token][lane]. x: the leaf's groups of token t0. Of an odd
+ * number of q4 blocks the last is done twice; the second sums lie behind, where acc has room. */
 static void quant_panel(const op_linear_args *a, const run_share *s, const op_group *x, uint64_t b, uint32_t n_b, uint32_t n,
                         float *acc)
 {
     const op_run *r = s->run;
-    uint32_t bytes = tile_bytes(a->w->dtype);
-    memset(acc, 0, (size_t)n_b * n * TILE_ROWS * sizeof *acc);
+    const bool q8 = a->w->dtype == DT_Q8;
+    const uint32_t bytes = tile_bytes(a->w->dtype), step = q8 ? 1 : 2;
+    const size_t each = (size_t)n * TILE_ROWS;
+    memset(acc, 0, ceil_div(n_b, step) * step * each * sizeof *acc);
     const uint8_t *w = r->data + b * r->block_stride;
     for (uint32_t k = 0; k < r->n_k; k += GROUP_K, w += bytes, x += a->xqs)
-        for (uint32_t j = 0; j < n_b; j++) {
-            const uint8_t *tile = w + j * r->block_stride;
-            for (uint32_t line = 0; line < bytes; line += 64)
-                _mm_prefetch((const char *)((uintptr_t)tile + 4 * bytes + line), _MM_HINT_T0);
-            if (a->w->dtype == DT_Q8) q8_many(tile, x, n, acc + (size_t)j * n * TILE_ROWS);
-            else q4_many(tile, x, n, acc + (size_t)j * n * TILE_ROWS);
+        for (uint32_t j = 0; j < n_b; j += step) {
+            const uint8_t *tile[2] = {w + j * r->block_stride, w + MIN(j + 1, n_b - 1) * r->block_stride};
+            float *sums[2] = {acc + j * each, acc + (j + 1) * each};
+            for (uint32_t i = 0; i < step; i++) prefetch_tile(tile[i], bytes, 4 * bytes);
+            if (q8) q8_many(tile[0], x, n, sums[0]);
+            else q4_many(tile, x, n, sums);
         }
 }
 
