@@ -203,14 +203,25 @@ tess_status ctx_seq_fork(tess_ctx *c, ctx_seq *src, size_t keep, tess_seq *out, 
     return st;
 }
 
+static void rewind_to(tess_ctx *c, ctx_seq *s, size_t done)
+{
+    if (pages_lost(c, s, done)) done = 0;
+    for (uint32_t g = 0; g < c->kv.n_groups; g++) kv_table_truncate(&c->kv, g, &s->tables[g], done);
+    s->n_done = done;
+}
+
+void ctx_seq_rerun_last(tess_ctx *c, ctx_seq *s)
+{
+    if (s->open && !s->finished && !s->parked && !s->has_logits && s->n && s->n_done == s->n) rewind_to(c, s, s->n - 1);
+}
+
 void ctx_seq_truncate(tess_ctx *c, ctx_seq *s, size_t keep)
 {
     if (keep >= s->n) return;
-    size_t done = MIN(s->n_done, keep);
-    if (pages_lost(c, s, done)) done = 0;
-    for (uint32_t g = 0; g < c->kv.n_groups; g++) kv_table_truncate(&c->kv, g, &s->tables[g], done);
+    uint32_t key = keep < s->n_prompt ? exec_rope_key(&c->model->a, keep) : s->rope_key; /* of the prompt that is left */
+    rewind_to(c, s, key == s->rope_key ? MIN(s->n_done, keep) : 0);
     s->n = keep;
-    s->n_done = done;
+    s->rope_key = key;
     s->n_prompt = MIN(s->n_prompt, keep);
     s->n_out = keep - s->n_prompt;
     s->has_logits = s->finished = s->parked = false;

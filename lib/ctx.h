@@ -52,6 +52,8 @@ ctx_seq *ctx_seq_get(tess_ctx *c, tess_seq s); /* NULL: unknown or stale */
 tess_status ctx_seq_append(tess_ctx *c, ctx_seq *s, const int32_t *ids, size_t n, tess_error *err);
 tess_status ctx_seq_fork(tess_ctx *c, ctx_seq *src, size_t keep, tess_seq *out, tess_error *err);
 void ctx_seq_truncate(tess_ctx *c, ctx_seq *s, size_t keep);
+/* A sequence that was cut, or a fork that ends earlier, has no logits to go on from unless ids follow: its last id waits again. */
+void ctx_seq_rerun_last(tess_ctx *c, ctx_seq *s);
 void ctx_seq_close(tess_ctx *c, ctx_seq *s);
 /* step.c */
 tess_status ctx_step(tess_ctx *c, tess_event *ev, size_t *n, tess_error *err);

@@ -100,6 +100,13 @@ static bool has_penalty(const tess_seq_params *p)
            p->frequency_penalty != 0;
 }
 
+static bool needs_work(const tess_seq_params *p) { return p->temperature > 0 || has_penalty(p); }
+
+tess_status sampler_reserve(sampler_work *w, size_t n, const tess_seq_params *p, tess_error *err)
+{
+    return needs_work(p) ? work_grow(w, n, err) : TESS_OK;
+}
+
 /* Counts ids of h into count; false names the bad one in *bad. */
 static bool count_ids(uint32_t *count, size_t n, const int32_t *h, size_t n_h, int32_t *bad)
 {
@@ -328,7 +335,7 @@ tess_status sampler_draw(const float *logits, size_t n, const int32_t *history, 
     TRY(sampler_check(p, err));
     TRY(find_best(logits, n, &best, err));
     size_t chosen = best;
-    if (p->temperature > 0 || has_penalty(p)) {
+    if (needs_work(p)) {
         cand c = {NULL, NULL, 0};
         TRY(filter(logits, n, history, n_history, n_prompt, p, w, false, &c, err));
         chosen = c.n == 1 ? c.idx[0] : pick(&c, uniform(p->seed, step));

@@ -21,5 +21,7 @@ tess_status sampler_draw(const float *logits, size_t n, const int32_t *history, 
 tess_status sampler_filter(const float *logits, size_t n, const int32_t *history, size_t n_history,
                            size_t n_prompt, const tess_seq_params *p, sampler_work *w, uint32_t *n_kept,
                            tess_error *err);
+/* Takes the scratch of a draw from n logits ahead, so that the draw itself can not run out of memory. */
+tess_status sampler_reserve(sampler_work *w, size_t n, const tess_seq_params *p, tess_error *err);
 void sampler_free(sampler_work *w);
 #endif

@@ -119,13 +119,14 @@ static void build_batch(tess_ctx *c, uint32_t n, exec_batch *b)
         for (uint32_t r = 0; r < c->kv.n_ranks; r++) b->tables[g][r] = c->tables[g][r];
 }
 
-/* Sequences that end with this step get room for their logits before anything runs. */
+/* Room for what the end of this step needs - logits, a new id, the scratch of a draw - before anything runs. */
 static tess_status prepare_logits(tess_ctx *c, uint32_t n, tess_error *err)
 {
     for (uint32_t i = 0; i < n; i++) {
         ctx_seq *s = &c->seqs[c->batch_seq[i]];
         if (!s->logits && !(s->logits = mem_calloc(&c->m, c->model->a.vocab_size, sizeof *s->logits))) return ERR(err, TESS_E_NOMEM, "no memory for logits");
         if (!mem_grow(&c->m, &s->ids, &s->cap, s->n + 1, sizeof *s->ids)) return ERR(err, TESS_E_NOMEM, "no memory for ids");
+        if (s->p.max_new) TRY(sampler_reserve(&c->work, c->model->a.vocab_size, &s->p, err));
     }
     return TESS_OK;
 }
@@ -217,6 +218,7 @@ tess_status ctx_step(tess_ctx *c, tess_event *ev, size_t *n, tess_error *err)
     exec_batch b;
     *n = 0;
     if (__atomic_exchange_n(&c->cancel, 0, __ATOMIC_RELAXED)) return ERR(err, TESS_E_CANCELLED, "the step was cancelled");
+    for (uint32_t i = 0; i < c->p.max_seqs; i++) ctx_seq_rerun_last(c, &c->seqs[i]);
     uint32_t n_seqs = choose(c);
     if (n_seqs == 0) return TESS_IDLE;
     TRY(take_pages(c, &n_seqs, err));
