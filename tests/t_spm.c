@@ -166,6 +166,12 @@ static void options_of_the_files_around(void **state)
     expect_ids(&f, "a<r>", IDS(1, 6, 5));
     f = around(&b, "{\"tokenizer_class\":\"LlamaTokenizerFast\"}", NULL, NULL);
     expect_ids(&f, "a", IDS(1, 6));
+    /* found in the text as it is, though it says "normalized": normalized it would have the prefix */
+    f = around(&b, "{\"added_tokens_decoder\":{\"8\":{\"content\":\"<n>\",\"normalized\":true}}}", NULL, NULL);
+    expect_ids(&f, "a<n>", IDS(1, 6, 8));
+    put_piece(&b, "ba", -1, 1); /* id 8; of "ab" and "ba", which have the same score, the lower id is first */
+    f = around(&b, NULL, NULL, NULL);
+    expect_ids(&f, " aba", IDS(1, 3, 3, 7, 4));
     buf_free(&b);
 }
 

@@ -1,6 +1,6 @@
 /*
- * fuzz_gguf.c - the GGUF reader on hostile files: opens a file, reads its configuration, its tokenizer and a box of
- * every tensor.
+ * fuzz_gguf.c - the GGUF reader on hostile files: opens a file, reads its configuration, its tokenizer, and of every
+ * tensor a box and some blocks in q8 and q4.
  *
  * An input that starts with "GGUF" is a file. Any other input is a list of edits of 12 bytes (u8 width, u8 how, u16
  * position, u64 value) to a good small file: how even sets bytes, odd inserts them, so that lengths and what follows
@@ -12,8 +12,10 @@
 #include <unistd.h>
 
 #include "../tok_kit.h"
+#include "gguf_blocks.h"
 #include "gguf_config.h"
 #include "gguf_tokenizer.h"
+#include "quant.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -52,12 +54,18 @@ static buf make_base(void)
                    {"llama.context_length", 64},       {"llama.attention.head_count", 2},  {"llama.attention.head_count_kv", 1},
                    {"llama.rope.dimension_count", 16}, {"tokenizer.ggml.bos_token_id", 1}, {"tokenizer.ggml.eos_token_id", 2},
                    {"general.alignment", 32}};
+    static const struct {
+        const char *name;
+        uint32_t type, elems, bytes;
+    } blocks[] = {{"q2_k", 10, 256, 84},  {"q3_k", 11, 256, 110},   {"q4_k", 12, 256, 144},
+                  {"q5_k", 13, 256, 176}, {"q5_0", 6, 32, 22},      {"q5_1", 7, 32, 24},
+                  {"iq4_nl", 20, 32, 18}, {"iq4_xs", 23, 256, 136}, {"mxfp4", 39, 32, 17}};
     static const char *const tokens[] = {"a", "b", "ab", "<s>", "Ġ", "!"};
     buf b;
     buf_init(&b, &mem_libc);
     buf_puts(&b, "GGUF");
     p32(&b, 3);
-    p64(&b, 6);
+    p64(&b, 6 + ARRAY_LEN(blocks));
     p64(&b, ARRAY_LEN(numbers) + 7);
     key(&b, "general.architecture", T_STR), pstr(&b, "llama");
     for (size_t i = 0; i < ARRAY_LEN(numbers); i++) key(&b, numbers[i].key, T_U32), p32(&b, numbers[i].v);
@@ -76,6 +84,8 @@ static buf make_base(void)
     tensor(&b, "blk.0.attn_k.weight", 2, 32, 16, &off, 288);
     tensor(&b, "blk.0.ffn_up.weight", 3, 32, 32, &off, 640);
     tensor(&b, "blk.0.ffn_down.weight", 14, 256, 2, &off, 420);
+    for (size_t i = 0; i < ARRAY_LEN(blocks); i++)
+        tensor(&b, blocks[i].name, blocks[i].type, blocks[i].elems, 1, &off, blocks[i].bytes);
     while (b.len % 32) buf_putc(&b, 0);
     for (uint64_t i = 0; i < off; i++) buf_putc(&b, (char)(i * 7));
     return b;
@@ -84,12 +94,15 @@ static buf make_base(void)
 static void read_all(const source *s)
 {
     float v[64];
+    uint8_t block[2 * Q8_BLOCK];
     for (uint32_t i = 0; i < s->n_tensors; i++) {
         uint64_t rows, cols;
         source_dims(&s->tensors[i], &rows, &cols);
         for (int raw = 0; raw < 2; raw++)
             (void)s->read(s, i, rows / 2, MIN(rows - rows / 2, (uint64_t)2), cols / 3, MIN(cols - cols / 3, (uint64_t)17), raw, v,
                           NULL);
+        for (uint32_t dt = DT_Q8; gguf_block_like(s->tensors[i].dtype) && dt <= DT_Q4; dt++)
+            (void)s->blocks(s, i, rows / 2, 0, MIN(cols, (uint64_t)40), dt, block, NULL);
     }
 }
 
