@@ -24,8 +24,10 @@
     extern __shared__ __align__(16) unsigned char cu_dyn_shared[]; \
     T *const name = reinterpret_cast<T *>(cu_dyn_shared)
 #define CU_NOINLINE __noinline__
+#define CU_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks) /* registers so that `blocks` fit on a multiprocessor */
 #else
 #include <cuemu.h> /* defines the same names */
+#define CU_BOUNDS(threads, blocks)
 #endif
 
 #endif

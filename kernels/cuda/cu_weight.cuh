@@ -43,6 +43,17 @@ DEV bool is_quant(uint32_t dtype) { return dtype == DT_Q8 || dtype == DT_Q4; }
 DEV uint32_t tile_bytes(uint32_t dtype) { return dtype == DT_Q8 ? Q8_TILE : Q4_TILE; }
 DEV float f16_at(const uint8_t *p, uint32_t i) { return f16_value(reinterpret_cast<const uint16_t *>(p)[i]); }
 
+DEV uint64_t job_blocks(const lin_job &j) { return (j.row_skip + (uint64_t)j.n_rows + TILE_ROWS - 1) / TILE_ROWS; }
+DEV uint32_t job_groups(const lin_job &j) { return (j.n_k + GROUP_K - 1) / GROUP_K; }
+DEV void job_put(const lin_job &j, uint32_t t, uint32_t row, float acc)
+{
+    j.y[t * j.ys + row] = j.bias ? acc + j.bias[row] : acc;
+}
+
+/* Sums of a group, at most 32 * 128 * 127 in magnitude, that started from DOT_ZERO. */
+enum : int32_t { DOT_ZERO = 0x4b400000 }; /* the bits of 1.5 * 2^23 */
+DEV float dot_value(int32_t dot) { return float_of((uint32_t)dot) - 0x1.8p23f; }
+
 /* Lane r, column k of a row block of any type. */
 DEV float block_value(uint32_t dtype, const uint8_t *block, uint32_t r, uint32_t k)
 {

@@ -1,47 +1,95 @@
-/* linear.cu - weights times activations; a block is 32 rows of one run times some tokens. See cu_weight.cuh. */
-#include "cu_weight.cuh"
+/* linear.cu - weights times activations: which kernel does it, and a grid over rows, tokens and runs. */
+#include "lin_gemv.cuh"
 
 enum { LIN_RUNS = 32 }; /* of one launch */
 typedef struct {
     op_run run[LIN_RUNS];
     uint32_t leaf[LIN_RUNS], group0[LIN_RUNS]; /* its leaf of K, and that leaf's first group */
     uint32_t dtype;
+    uint32_t n, groups; /* greatest of any run: groups, */
+    uint64_t rows;      /* rows with skipped ones */
 } lin_runs;
+
+/* Run blockIdx.z as a job. Wanted are rows [lo, hi) of it; false: none of the `rows` from block0 on, and the block may leave. */
+DEV bool run_job(const op_linear_args &a, const lin_runs &runs, uint64_t block0, uint32_t rows, lin_job &j)
+{
+    const op_run &r = runs.run[blockIdx.z];
+    const uint64_t row0 = block0 * TILE_ROWS;
+    j = {};
+    j.lo = a.row_lo > r.row0 ? a.row_lo - r.row0 : 0, j.hi = r.n_rows;
+    if (a.row_hi) j.hi = min(j.hi, a.row_hi > r.row0 ? a.row_hi - r.row0 : 0);
+    j.data = r.data, j.block_stride = r.block_stride, j.dtype = runs.dtype, j.bias = a.bias ? a.bias + r.row0 : nullptr;
+    j.row_skip = r.row_skip, j.n_rows = r.n_rows, j.n_k = r.n_k, j.n_tokens = a.n_tokens;
+    j.x = a.x ? a.x + r.k0 : nullptr, j.xs = a.xs;
+    j.xq = a.xq ? a.xq + runs.group0[blockIdx.z] * a.xqs : nullptr, j.xqs = a.xqs;
+    j.y = a.y + runs.leaf[blockIdx.z] * a.yl + r.row0, j.ys = a.ys;
+    return j.lo < j.hi && row0 < r.row_skip + (uint64_t)j.hi && row0 + rows > r.row_skip + (uint64_t)j.lo;
+}
 
 template <uint32_t PER> static __global__ void linear_runs(op_linear_args a, lin_runs runs)
 {
     SHARED(float, w, [LIN_W_FLOATS]);
     SHARED(float, x, [LIN_X_FLOATS]);
-    const op_run &r = runs.run[blockIdx.z];
-    uint64_t block0 = (uint64_t)blockIdx.x * LIN_BLOCKS;
-    uint32_t lo = a.row_lo > r.row0 ? a.row_lo - r.row0 : 0, hi = r.n_rows;
-    if (a.row_hi) hi = min(hi, a.row_hi > r.row0 ? a.row_hi - r.row0 : 0);
-    if (lo >= hi || block0 * TILE_ROWS >= r.row_skip + (uint64_t)hi || block0 * TILE_ROWS + WARP <= r.row_skip + (uint64_t)lo)
-        return; /* the whole block */
-    lin_job j = {};
-    j.data = r.data, j.block_stride = r.block_stride, j.dtype = runs.dtype, j.bias = a.bias ? a.bias + r.row0 : nullptr;
-    j.row_skip = r.row_skip, j.n_rows = r.n_rows, j.n_k = r.n_k, j.lo = lo, j.hi = hi, j.n_tokens = a.n_tokens;
-    j.x = a.x ? a.x + r.k0 : nullptr, j.xs = a.xs;
-    j.xq = a.xq ? a.xq + runs.group0[blockIdx.z] * a.xqs : nullptr, j.xqs = a.xqs;
-    j.y = a.y + runs.leaf[blockIdx.z] * a.yl + r.row0, j.ys = a.ys;
+    const uint64_t block0 = (uint64_t)blockIdx.x * LIN_BLOCKS;
+    lin_job j;
+    if (!run_job(a, runs, block0, WARP, j)) return; /* the whole block */
     for (uint32_t t0 = blockIdx.y * PER * LIN_WARPS; t0 < a.n_tokens; t0 += gridDim.y * PER * LIN_WARPS)
         lin_block<PER>(j, block0, t0, w, x);
 }
 
-/* Runs [first, first + n) of the weight, and the greatest number of rows, with skipped ones, of any. */
-static lin_runs some_runs(const op_weight *w, uint32_t first, uint32_t n, uint64_t *rows)
+template <uint32_t DT, uint32_t M>
+static __global__ void CU_BOUNDS((gemv_shape<DT, M>::THREADS), 4) linear_gemv(op_linear_args a, lin_runs runs, uint32_t wk)
+{
+    const uint32_t blocks = gemv_shape<DT, M>::WARPS / wk;
+    const uint64_t block0 = (uint64_t)blockIdx.x * blocks;
+    lin_job j;
+    if (!run_job(a, runs, block0, blocks * TILE_ROWS, j)) return; /* the whole block */
+    gemv_block<DT, M>(j, block0, wk, 0);
+}
+
+/* Runs [first, first + n) of the weight. */
+static lin_runs some_runs(const op_weight *w, uint32_t first, uint32_t n)
 {
     lin_runs s = {};
     s.dtype = w->dtype;
-    *rows = 0;
+    s.n = n;
     for (uint32_t i = 0; i < n; i++) {
         s.run[i] = w->runs[first + i];
         s.leaf[i] = (first + i) % w->n_leaves;
         for (uint32_t l = 0; l < s.leaf[i]; l++) s.group0[i] += cu_ceil(w->runs[l].n_k, GROUP_K);
-        uint64_t have = s.run[i].n_rows ? s.run[i].row_skip + (uint64_t)s.run[i].n_rows : 0;
-        if (have > *rows) *rows = have;
+        uint64_t rows = s.run[i].n_rows ? s.run[i].row_skip + (uint64_t)s.run[i].n_rows : 0;
+        uint32_t groups = cu_ceil(s.run[i].n_k, GROUP_K);
+        if (rows > s.rows) s.rows = rows;
+        if (groups > s.groups) s.groups = groups;
     }
     return s;
+}
+
+template <uint32_t DT, uint32_t M> static int launch_gemv(const op_linear_args *a, const lin_runs &runs, cudaStream_t stream)
+{
+    typedef gemv_shape<DT, M> S;
+    uint32_t wk = gemv_share<DT, M>(runs.groups);
+    dim3 grid(cu_ceil(runs.rows, TILE_ROWS * S::WARPS / wk), 1, runs.n);
+    return LAUNCH((linear_gemv<DT, M>), grid, S::THREADS, 0, stream, *a, runs, wk);
+}
+
+template <uint32_t DT> static int launch_groups(const op_linear_args *a, const lin_runs &runs, cudaStream_t stream)
+{
+    switch (a->n_tokens) {
+    case 1: return launch_gemv<DT, 1>(a, runs, stream);
+    case 2: return launch_gemv<DT, 2>(a, runs, stream);
+    default: return launch_gemv<DT, 4>(a, runs, stream);
+    }
+}
+
+static int launch_runs(const op_linear_args *a, const lin_runs &runs, cudaStream_t stream)
+{
+    if (a->xq && runs.dtype == DT_Q8 && a->n_tokens <= GEMV_TOKENS) return launch_groups<DT_Q8>(a, runs, stream);
+    if (a->xq && runs.dtype == DT_Q4 && a->n_tokens <= GEMV_TOKENS) return launch_groups<DT_Q4>(a, runs, stream);
+    uint32_t per = a->n_tokens > LIN_WARPS ? 4 : 1;
+    dim3 grid(cu_ceil(runs.rows, WARP), grid_y(cu_ceil(a->n_tokens, per * LIN_WARPS)), runs.n);
+    if (per == 4) return LAUNCH(linear_runs<4>, grid, LIN_THREADS, 0, stream, *a, runs);
+    return LAUNCH(linear_runs<1>, grid, LIN_THREADS, 0, stream, *a, runs);
 }
 
 int cu_linear(const op_linear_args *a, void *stream)
@@ -49,16 +97,14 @@ int cu_linear(const op_linear_args *a, void *stream)
     uint32_t n_runs = a->w->n_parts * a->w->n_leaves;
     int e = cudaSuccess;
     for (uint32_t i = 0; i < n_runs && a->n_tokens > 0 && e == cudaSuccess; i += LIN_RUNS) {
-        uint32_t n = n_runs - i < LIN_RUNS ? n_runs - i : (uint32_t)LIN_RUNS;
-        uint64_t rows;
-        lin_runs runs = some_runs(a->w, i, n, &rows);
-        if (rows == 0) continue;
-        uint32_t per = a->n_tokens > LIN_WARPS ? 4 : 1;
-        dim3 grid(cu_ceil(rows, WARP), grid_y(cu_ceil(a->n_tokens, per * LIN_WARPS)), n);
-        if (per == 4) e = LAUNCH(linear_runs<4>, grid, LIN_THREADS, 0, (cudaStream_t)stream, *a, runs);
-        else e = LAUNCH(linear_runs<1>, grid, LIN_THREADS, 0, (cudaStream_t)stream, *a, runs);
+        lin_runs runs = some_runs(a->w, i, n_runs - i < LIN_RUNS ? n_runs - i : (uint32_t)LIN_RUNS);
+        if (runs.rows) e = launch_runs(a, runs, (cudaStream_t)stream);
     }
     return e;
 }
 
-int cu_linear_load(void) { return cu_load(linear_runs<1>, linear_runs<4>); }
+int cu_linear_load(void)
+{
+    return cu_load(linear_runs<1>, linear_runs<4>, linear_gemv<DT_Q8, 1>, linear_gemv<DT_Q8, 2>, linear_gemv<DT_Q8, 4>,
+                   linear_gemv<DT_Q4, 1>, linear_gemv<DT_Q4, 2>, linear_gemv<DT_Q4, 4>);
+}

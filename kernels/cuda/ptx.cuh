@@ -56,6 +56,20 @@ __device__ __forceinline__ int32_t dp4a(int32_t a, int32_t b, int32_t c)
     return d;
 }
 
+/* ---- the f16 numbers in the low and the high half of a word, exactly ---- */
+__device__ __forceinline__ float f16_low(uint32_t v)
+{
+    float f;
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l;}" : "=f"(f) : "r"(v));
+    return f;
+}
+__device__ __forceinline__ float f16_high(uint32_t v)
+{
+    float f;
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h;}" : "=f"(f) : "r"(v));
+    return f;
+}
+
 /* ---- copies from global to shared memory that land at the wait; addresses are aligned to the size ---- */
 __device__ __forceinline__ uint32_t ptx_shared(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 /* 16 bytes, of which the first n (0..16) are read and the rest becomes zero. */
@@ -69,6 +83,15 @@ __device__ __forceinline__ void cp_async_16(void *dst, const void *src, uint32_t
     else
         for (uint32_t i = 0; i < n; i++) reinterpret_cast<uint8_t *>(&v)[i] = static_cast<const uint8_t *>(src)[i];
     *static_cast<uint4 *>(dst) = v;
+#endif
+}
+/* 8 bytes. */
+__device__ __forceinline__ void cp_async_8(void *dst, const void *src)
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(ptx_shared(dst)), "l"(src) : "memory");
+#else
+    *static_cast<uint2 *>(dst) = *static_cast<const uint2 *>(src);
 #endif
 }
 /* 4 bytes, of which the first n (0..4) are read and the rest becomes zero. */

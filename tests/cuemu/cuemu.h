@@ -207,12 +207,16 @@ void cp_async_commit(void);
 void cuemu_cp_wait(int groups);
 template <int N> CUEMU_FN void cp_async_wait(void) { cuemu_cp_wait(N); }
 CUEMU_FN void cp_async_16(void *dst, const void *src, uint32_t n = 16) { cuemu_cp_async(dst, src, 16, n); }
+CUEMU_FN void cp_async_8(void *dst, const void *src) { cuemu_cp_async(dst, src, 8, 8); }
 CUEMU_FN void cp_async_4(void *dst, const void *src, uint32_t n = 4) { cuemu_cp_async(dst, src, 4, n); }
 CUEMU_FN int32_t dp4a(int32_t a, int32_t b, int32_t c)
 {
     for (int i = 0; i < 32; i += 8) c += (int32_t)(int8_t)(a >> i) * (int8_t)(b >> i);
     return c;
 }
+float cuemu_f16(uint16_t h);
+CUEMU_FN float f16_low(uint32_t v) { return cuemu_f16((uint16_t)v); }
+CUEMU_FN float f16_high(uint32_t v) { return cuemu_f16((uint16_t)(v >> 16)); }
 CUEMU_FN void cuemu_mma(int op, void *d, const void *a, const void *b, const char *site)
 {
     cuemu_warp_args w = {op, 0xffffffffu, site, d, 16, 0, 32, a, b};

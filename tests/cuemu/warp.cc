@@ -124,7 +124,7 @@ static void ldmatrix(emu_thread **lanes, const cuemu_warp_args *first)
     }
 }
 
-static float from_f16(uint16_t h)
+float cuemu_f16(uint16_t h)
 {
     const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
     if (exponent == 31) return __uint_as_float(sign | 0x7f800000u | fraction << 13);
@@ -193,7 +193,7 @@ void emu_warp_run(emu_thread **lanes, uint32_t mask)
     case CUEMU_SHFL_XOR: shuffle(lanes, mask); break;
     case CUEMU_BALLOT: ballot(lanes, mask); break;
     case CUEMU_LDMATRIX: ldmatrix(lanes, w); break;
-    case CUEMU_MMA_F16: mma_float(lanes, from_f16); break;
+    case CUEMU_MMA_F16: mma_float(lanes, cuemu_f16); break;
     case CUEMU_MMA_BF16: mma_float(lanes, from_bf16); break;
     case CUEMU_MMA_S8: mma_bytes(lanes); break;
     default: reduce(lanes, mask, w->op);
