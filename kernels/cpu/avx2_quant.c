@@ -167,7 +167,7 @@ static void q8_many(const uint8_t *tile, const op_group *x, uint32_t n, float *a
 
 /* Adds four columns times four of two q4 tiles, u, to their 16-bit sums. The order is held by hand: with a tree of sums, which the
  * compiler would make, codes leave the registers. */
-INLINE void q4_half_dots(const __m256i u[2][4], const op_group *x, uint32_t from, __m256i dot[2])
+INLINE void q4_half_dots(__m256i u[2][4], const op_group *x, uint32_t from, __m256i dot[2])
 {
     UNROLL for (uint32_t j = 0; j < 4; j++)
     {
