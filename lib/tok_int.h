@@ -6,7 +6,7 @@
  *   tok_added.c    finds added tokens in a text
  *   tok_norm.c     normalizers            tok_charsmap.c  the table of one of them
  *   tok_pre.c      pre-tokenizers         tok_scan.c  known split patterns, by hand
- *   tok_model.c    words to ids: cache, characters to symbols, Unigram, WordPiece
+ *   tok_model.c    words to ids: cache, characters to symbols, WordPiece
  *   tok_bpe.c      the merging of symbols
  *   tok_decode.c   decoders as a chain    tok_stream.c  streaming, stop strings
  *   tok_uni.c      properties of characters

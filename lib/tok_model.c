@@ -1,10 +1,10 @@
 /*
- * tok_model.c - words to ids.
+ * tok_model.c - words to ids. Short words are kept in a cache of the call.
  *
  * BPE: a word becomes symbols (one per byte in byte mode, else one per character, with the unknown token or bytes for what the
- * vocabulary lacks), which tok_bpe.c merges. Short words are kept in a cache of the call. Text without word boundaries
- * (SentencePiece style) is first cut in front of the character that no token has inside, "▁" as a rule: no merge reaches
- * across such a cut, so the ids are the same, and the cache helps there too.
+ * vocabulary lacks), which tok_bpe.c merges. Text without word boundaries (SentencePiece style) is first cut in front of the
+ * character that no token has inside, "▁" as a rule: no merge reaches across such a cut, so the ids are the same, and the cache
+ * helps there too.
  */
 #include <stdio.h>
 
@@ -99,18 +99,16 @@ static uint32_t whole_word(tok_run *r, const char *s, size_t n)
     return vocab_find(t, p, k);
 }
 
-static tess_status bpe_word(tok_run *r, const char *s, size_t n, const uint32_t **ids, size_t *count)
+static tess_status bpe_word(tok_run *r, const char *s, size_t n)
 {
     const tok *t = r->t;
     size_t bytes;
     if (!size_mul3(n + 1, t->prefix_len + t->suffix_len + 1, sizeof(uint32_t), &bytes)) return tok_run_nomem(r);
     symbols y = {.r = r, .ids = tok_run_work(r, 0, bytes)};
     if (!y.ids) return tok_run_nomem(r);
-    *ids = y.ids;
     if (t->flags & TOK_MODEL_IGNORE_MERGES) {
-        y.ids[0] = whole_word(r, s, n);
-        *count = 1;
-        if (y.ids[0] != TOK_NONE) return TESS_OK;
+        uint32_t id = whole_word(r, s, n);
+        if (id != TOK_NONE) return tok_run_put(r, &id, 1);
     }
     if (t->byte_mode) {
         for (size_t i = 0; i < n; i++) y.ids[i] = t->byte_id[(uint8_t)s[i]];
@@ -118,46 +116,8 @@ static tess_status bpe_word(tok_run *r, const char *s, size_t n, const uint32_t 
     } else {
         TRY(chars_to_symbols(&y, s, n));
     }
-    *count = bpe_merge(r, y.ids, y.n);
-    return *count == SIZE_MAX ? tok_run_nomem(r) : TESS_OK;
-}
-
-static tess_status bpe_cached(tok_run *r, const char *s, size_t n)
-{
-    const uint32_t *ids = NULL;
-    size_t count = 0;
-    cache_slot *c = NULL;
-    if (n <= CACHE_KEY && r->text_len >= 2048) {
-        if (!r->cache) r->cache = mem_zalloc(&r->t->m, CACHE_SLOTS * sizeof *r->cache); /* none is fine as well */
-        if (r->cache) c = &r->cache[hash64(s, n, 0) % CACHE_SLOTS];
-        if (c && c->len == n && memcmp(c->key, s, n) == 0) return tok_run_put(r, c->ids, c->n);
-    }
-    TRY(bpe_word(r, s, n, &ids, &count));
-    if (c && count <= CACHE_IDS) {
-        c->len = (uint8_t)n;
-        c->n = (uint8_t)count;
-        memcpy(c->key, s, n);
-        memcpy(c->ids, ids, count * sizeof *ids);
-    }
-    return tok_run_put(r, ids, count);
-}
-
-/* Cuts in front of each t->cut that follows something else. */
-static tess_status bpe_cut(tok_run *r, const char *s, size_t n)
-{
-    const tok *t = r->t;
-    size_t from = 0, i = 0;
-    while (i < n) {
-        const char *hit = memmem(s + i, n - i, t->cut, t->cut_len);
-        if (!hit) break;
-        size_t at = (size_t)(hit - s);
-        if (at > i && at > from) {
-            TRY(bpe_cached(r, s + from, at - from));
-            from = at;
-        }
-        i = at + t->cut_len;
-    }
-    return from < n ? bpe_cached(r, s + from, n - from) : TESS_OK;
+    size_t count = bpe_merge(r, y.ids, y.n);
+    return count == SIZE_MAX ? tok_run_nomem(r) : tok_run_put(r, y.ids, count);
 }
 
 /* ---- WordPiece: the longest piece that fits, from left to right; all or the unknown token ---- */
@@ -195,14 +155,54 @@ static tess_status wordpiece_word(tok_run *r, const char *s, size_t n)
     return tok_run_put(r, ids, count);
 }
 
-tess_status tok_model_word(tok_run *r, const char *s, size_t n)
+/* ---- words of any model ---- */
+
+static tess_status new_word(tok_run *r, const char *s, size_t n)
 {
     switch (r->t->model) {
-    case MODEL_BPE: return r->t->cut_len ? bpe_cut(r, s, n) : bpe_cached(r, s, n);
+    case MODEL_BPE: return bpe_word(r, s, n);
     case MODEL_UNIGRAM: return unigram_word(r, s, n);
     default: return wordpiece_word(r, s, n);
     }
 }
+
+static tess_status cached_word(tok_run *r, const char *s, size_t n)
+{
+    if (n > CACHE_KEY || r->text_len < 2048) return new_word(r, s, n);
+    if (!r->cache) r->cache = mem_zalloc(&r->t->m, CACHE_SLOTS * sizeof *r->cache);
+    if (!r->cache) return new_word(r, s, n); /* fine as well */
+    cache_slot *c = &r->cache[hash64(s, n, 0) % CACHE_SLOTS];
+    if (c->len == n && memcmp(c->key, s, n) == 0) return tok_run_put(r, c->ids, c->n);
+    size_t before = r->out->n;
+    TRY(new_word(r, s, n));
+    size_t count = r->out->n - before;
+    if (count > CACHE_IDS) return TESS_OK;
+    c->len = (uint8_t)n;
+    c->n = (uint8_t)count;
+    memcpy(c->key, s, n);
+    if (count) memcpy(c->ids, r->out->ids + before, count * sizeof *c->ids);
+    return TESS_OK;
+}
+
+/* BPE: cuts in front of each t->cut that follows something else. */
+static tess_status bpe_cut(tok_run *r, const char *s, size_t n)
+{
+    const tok *t = r->t;
+    size_t from = 0, i = 0;
+    while (i < n) {
+        const char *hit = memmem(s + i, n - i, t->cut, t->cut_len);
+        if (!hit) break;
+        size_t at = (size_t)(hit - s);
+        if (at > i && at > from) {
+            TRY(cached_word(r, s + from, at - from));
+            from = at;
+        }
+        i = at + t->cut_len;
+    }
+    return from < n ? cached_word(r, s + from, n - from) : TESS_OK;
+}
+
+tess_status tok_model_word(tok_run *r, const char *s, size_t n) { return r->t->cut_len ? bpe_cut(r, s, n) : cached_word(r, s, n); }
 
 /* ---- opening ---- */
 
