@@ -277,7 +277,7 @@ static void run_attn(const exec *x, rank_state *k, const prog_instr *c, uint32_t
     const shard_rank *s = &x->model->shards.rank[k->rank];
     op_attn_args a = {.n_heads = s->q_head.hi - s->q_head.lo, .q_head0 = s->q_head.lo, .kv_head0 = s->kv_head.lo, .group = m->n_heads / m->n_kv_heads,
                       .scale = (float)(m->attn_scale / (m->attn_scale_by_layer ? c->layer + 1.0 : 1.0)), .softcap = (float)m->attn_softcap, .window = m->attn[m->layer_attn[c->layer]].window,
-                      .scratch = k->scratch, .scratch_floats = k->scratch_floats, .barrier = k->stream ? NULL : gate_wait, .barrier_user = k->gate,
+                      .scratch = k->scratch, .scratch_floats = k->scratch_floats, .barrier = k->stream || n != k->n_threads ? NULL : gate_wait, .barrier_user = k->gate,
                       .max_pos = x->batch->max_pos + 1};
     const float *sinks = x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank].sinks;
     if (sinks) a.sinks = sinks + s->q_head.lo;
@@ -438,6 +438,7 @@ static void run_program(void *arg, uint32_t thread, uint32_t n_threads)
             turn ^= 1;
         }
         if (few && c->how != HOW_SHARE) exec_instr(x, k, c, 0, 1);
+        else if (x->n_rows >= SHARES_ROWS && (c->op == PROG_LINEAR || c->op == PROG_ATTN)) exec_shares(x, k, c, shares_of(x, k, i));
         else exec_instr(x, k, c, t, k->n_threads);
     }
 }
@@ -451,7 +452,7 @@ tess_status exec_body(exec *x, const exec_batch *b, const uint32_t *cancel, tess
     x->stopped = false;
     if (x->broken) return ERR(err, TESS_E_BROKEN, "a device was lost; the context can only be closed");
     if (x->comm) TRY(device_body(x, err));
-    else pool_run(x->threads, run_program, x);
+    else exec_shares_reset(x), pool_run(x->threads, run_program, x);
     return x->stopped ? ERR(err, TESS_E_CANCELLED, "the step was cancelled") : TESS_OK;
 }
 
@@ -474,7 +475,7 @@ tess_status exec_head(exec *x, const uint32_t *rows, uint32_t n, const float **l
     x->n_rows = n;
     x->cancel = NULL;
     if (x->comm) TRY(device_head(x, rows, err));
-    else pool_run(x->threads, run_program, x);
+    else exec_shares_reset(x), pool_run(x->threads, run_program, x);
     *logits = x->logits;
     *stride = x->logits_stride;
     return TESS_OK;
@@ -537,6 +538,7 @@ tess_status exec_open(const tess_model *m, const kv_pool *kv_, comm *c, uint32_t
     else if (st >= 0) {
         x->logits = mem_calloc(&x->m, EXEC_HEAD_ROWS * (uint64_t)x->logits_stride, sizeof *x->logits);
         if (!x->logits) st = ERR(err, TESS_E_NOMEM, "no memory for logits");
+        else st = exec_shares_open(x, err);
     }
     if (st >= 0 && kv_->groups[0].kv[0].dtype == DT_I8) st = kbias_open(&x->kbias, m, c, err);
     if (st < 0) exec_close(x);
@@ -562,6 +564,7 @@ void exec_close(exec *x)
     program_free(&x->body);
     program_free(&x->head);
     mem_free(&x->m, x->logits);
+    mem_free(&x->m, x->taken);
     mem m = x->m;
     mem_free(&m, x);
 }
@@ -588,10 +591,8 @@ tess_status exec_prepare(exec *x, const exec_batch *b, tess_error *err)
     TRY(scratch_reach(x, b, err));
     for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
         rank_state *k = &x->rank[r];
-        k->pos = b->pos;
-        k->seq = b->seq;
+        k->pos = b->pos, k->seq = b->seq, k->alibi = x->alibi;
         for (uint32_t g = 0; g < x->kv->n_groups; g++) k->tables[g] = b->tables[g][r];
-        k->alibi = x->alibi;
     }
     return TESS_OK;
 }

@@ -62,6 +62,7 @@ struct exec {
     uint32_t alibi_rows;
     comm *comm;        /* NULL: all ranks are on the CPU */
     exec_device *device;
+    uint32_t *taken;   /* [rank][instruction], exec_shares.c; CPU only */
     bool broken;       /* a device is lost: the context can only be closed */
     /* of the run under way */
     const program *prog;
@@ -98,6 +99,13 @@ static inline shard_range columns_of(const exec *x, const rank_state *k, const p
         if (!k->stream) x->model->ops->name(&(args), t, n);      \
         else if (!k->code) k->code = x->model->cuda->name(&(args), k->stream); \
     } while (0)
+
+/* exec_shares.c */
+enum { SHARES_ROWS = 32 };
+tess_status exec_shares_open(exec *x, tess_error *err);
+void exec_shares_reset(exec *x);
+void exec_shares(const exec *x, rank_state *k, const prog_instr *c, uint32_t *taken);
+static inline uint32_t *shares_of(const exec *x, const rank_state *k, size_t instr) { return x->taken + k->rank * x->prog->n_code + instr; }
 
 /* exec.c */
 void exec_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n);

@@ -21,7 +21,8 @@ static inline uint32_t groups_before(const op_weight *w, uint32_t leaf)
 }
 
 /* A thread's part of a weight: walks the row parts in order and yields of each the row blocks [b0, b1) of the share, for all
- * leaves of the part: their rows lie alike. The row blocks that hold the wanted rows are cut in n_threads contiguous parts. */
+ * leaves of the part: their rows lie alike. The row blocks that hold the wanted rows are cut in n_threads contiguous parts; with many
+ * tokens between four or two of them, if there are enough, since kernels take so many together. */
 typedef struct {
     const op_weight *w;
     uint32_t row_lo, row_hi, next;
@@ -48,7 +49,8 @@ static inline run_walk run_walk_start(const op_linear_args *a, uint32_t thread, 
     uint64_t total = 0, b0, b1;
     for (uint32_t i = 0; i < a->w->n_parts && a->w->n_leaves; i++, total += b1 - b0)
         rows_blocks(&a->w->runs[i * a->w->n_leaves], k.row_lo, k.row_hi, &b0, &b1);
-    pool_share(total, 1, thread, n_threads, &k.lo, &k.hi);
+    uint32_t grain = a->n_tokens < 8 || total < 2 * (uint64_t)n_threads ? 1 : total < 4 * (uint64_t)n_threads ? 2 : 4;
+    pool_share(total, grain, thread, n_threads, &k.lo, &k.hi);
     return k;
 }
 static inline void run_leaf(run_share *s, uint32_t leaf)
