@@ -93,12 +93,12 @@ static const struct {
 } kinds[] = {
     {DT_F32, 0}, {DT_F16, 0}, {DT_BF16, 0}, {DT_Q8, GROUPS}, {DT_Q4, GROUPS}, {DT_Q8, 0}, {DT_Q4, 0},
 };
-static void linear_case(uint32_t dtype, uint32_t rows, uint32_t n_k, uint32_t tokens, uint32_t what)
+static void linear_cut_case(uint32_t dtype, uint32_t parts, uint32_t leaves, uint32_t rows, uint32_t n_k, uint32_t tokens, uint32_t what)
 {
     test_weight w;
     dev_weight d;
-    uint32_t leaves = rnd(2) ? 1 : between(1, MIN(8u, n_k)), leaf[8];
-    weight_make(&w, dtype, between(1, MIN(6u, rows)), leaves, rows, n_k);
+    uint32_t leaf[8];
+    weight_make(&w, dtype, parts, leaves, rows, n_k);
     dev_weight_make(&d, &w);
     for (uint32_t l = 0; l < leaves; l++) leaf[l] = w.runs[l].n_k;
     size_t xs = n_k + rnd(5), ys = rows + rnd(5), yl = ys * tokens + rnd(3);
@@ -131,6 +131,12 @@ static void linear_case(uint32_t dtype, uint32_t rows, uint32_t n_k, uint32_t to
     dev_free_all();
 }
 
+static void linear_case(uint32_t dtype, uint32_t rows, uint32_t n_k, uint32_t tokens, uint32_t what)
+{
+    uint32_t leaves = rnd(2) ? 1 : between(1, MIN(8u, n_k));
+    linear_cut_case(dtype, between(1, MIN(6u, rows)), leaves, rows, n_k, tokens, what);
+}
+
 static void linear_is_equal(void **state)
 {
     (void)state;
@@ -142,6 +148,12 @@ static void linear_is_equal(void **state)
     for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
         linear_case(kinds[k].dtype, 33, 64 * (uint32_t)(k + 1), 300, kinds[k].what);
         linear_case(kinds[k].dtype, 32, 2000, 2, kinds[k].what);
+    }
+    for (uint32_t q = DT_Q8; q <= DT_Q4; q++) { /* K in several rounds of the GEMV; each tile of the mma, the largest by 32 runs of two */
+        for (uint32_t t = 1; t <= 5; t++) linear_cut_case(q, 1, 1, 45, 2600 + t * 32, t, GROUPS);
+        linear_cut_case(q, 1, 1, 140, 1300, 16, GROUPS);
+        linear_cut_case(q, 2, 1, 140, 700, 70, GROUPS);
+        linear_cut_case(q, 4, 8, 4 * 136, 8 * 70, 300, GROUPS);
     }
 }
 

@@ -16,7 +16,6 @@
 #include "cu_weight.cuh"
 
 enum {
-    GEMV_TOKENS = 4, /* at most */
     GEMV_PIECE = 16, /* groups */
     GEMV_HALF = 4 * GEMV_PIECE + 4,        /* numbers of 4 rows in a piece, padded to other banks */
     GEMV_ROWS = 2 * GEMV_HALF,             /* of 8 rows */

@@ -1,7 +1,11 @@
 /* linear.cu - weights times activations: which kernel does it, and a grid over rows, tokens and runs. */
 #include "lin_gemv.cuh"
+#include "lin_mma.cuh"
 
-enum { LIN_RUNS = 32 }; /* of one launch */
+enum {
+    LIN_RUNS = 32,  /* of one launch */
+    LIN_FILL = 128, /* blocks that fill a device */
+};
 typedef struct {
     op_run run[LIN_RUNS];
     uint32_t leaf[LIN_RUNS], group0[LIN_RUNS]; /* its leaf of K, and that leaf's first group */
@@ -47,6 +51,19 @@ static __global__ void CU_BOUNDS((gemv_shape<DT, M>::THREADS), 4) linear_gemv(op
     gemv_block<DT, M>(j, block0, wk, 0);
 }
 
+/* Tiles of tokens x rows: 16 x 32, 64 x 32, 128 x 128. */
+template <uint32_t DT> using mma_few = mma_shape<DT, 1, 1, 1, 4, 4, 6>;
+template <uint32_t DT> using mma_some = mma_shape<DT, 2, 2, 2, 2, 1, 6>;
+template <uint32_t DT> using mma_many = mma_shape<DT, 4, 4, 2, 4, 2, 2>;
+
+template <class S> static __global__ void CU_BOUNDS(S::THREADS, 1) linear_mma(op_linear_args a, lin_runs runs)
+{
+    const uint64_t block0 = (uint64_t)blockIdx.x * S::BLOCKS;
+    lin_job j;
+    if (!run_job(a, runs, block0, S::BLOCKS * TILE_ROWS, j)) return; /* the whole block */
+    for (uint32_t t0 = blockIdx.y * S::TOKENS; t0 < a.n_tokens; t0 += gridDim.y * S::TOKENS) mma_block<S>(j, block0, t0);
+}
+
 /* Runs [first, first + n) of the weight. */
 static lin_runs some_runs(const op_weight *w, uint32_t first, uint32_t n)
 {
@@ -73,19 +90,31 @@ template <uint32_t DT, uint32_t M> static int launch_gemv(const op_linear_args *
     return LAUNCH((linear_gemv<DT, M>), grid, S::THREADS, 0, stream, *a, runs, wk);
 }
 
+template <class S> static int launch_mma(const op_linear_args *a, const lin_runs &runs, cudaStream_t stream)
+{
+    dim3 grid(cu_ceil(runs.rows, TILE_ROWS * S::BLOCKS), grid_y(cu_ceil(a->n_tokens, S::TOKENS)), runs.n);
+    return LAUNCH(linear_mma<S>, grid, S::THREADS, 0, stream, *a, runs);
+}
+
+/* Large tiles where they are enough to fill a device. Any choice gives the same bits. */
 template <uint32_t DT> static int launch_groups(const op_linear_args *a, const lin_runs &runs, cudaStream_t stream)
 {
     switch (a->n_tokens) {
     case 1: return launch_gemv<DT, 1>(a, runs, stream);
     case 2: return launch_gemv<DT, 2>(a, runs, stream);
-    default: return launch_gemv<DT, 4>(a, runs, stream);
+    case 3:
+    case 4: return launch_gemv<DT, 4>(a, runs, stream);
     }
+    if (a->n_tokens <= 16) return launch_mma<mma_few<DT>>(a, runs, stream);
+    if ((uint64_t)cu_ceil(runs.rows, 128) * cu_ceil(a->n_tokens, 128) * runs.n < LIN_FILL || a->n_tokens <= 64)
+        return launch_mma<mma_some<DT>>(a, runs, stream);
+    return launch_mma<mma_many<DT>>(a, runs, stream);
 }
 
 static int launch_runs(const op_linear_args *a, const lin_runs &runs, cudaStream_t stream)
 {
-    if (a->xq && runs.dtype == DT_Q8 && a->n_tokens <= GEMV_TOKENS) return launch_groups<DT_Q8>(a, runs, stream);
-    if (a->xq && runs.dtype == DT_Q4 && a->n_tokens <= GEMV_TOKENS) return launch_groups<DT_Q4>(a, runs, stream);
+    if (a->xq && runs.dtype == DT_Q8) return launch_groups<DT_Q8>(a, runs, stream);
+    if (a->xq && runs.dtype == DT_Q4) return launch_groups<DT_Q4>(a, runs, stream);
     uint32_t per = a->n_tokens > LIN_WARPS ? 4 : 1;
     dim3 grid(cu_ceil(runs.rows, WARP), grid_y(cu_ceil(a->n_tokens, per * LIN_WARPS)), runs.n);
     if (per == 4) return LAUNCH(linear_runs<4>, grid, LIN_THREADS, 0, stream, *a, runs);
@@ -105,6 +134,7 @@ int cu_linear(const op_linear_args *a, void *stream)
 
 int cu_linear_load(void)
 {
-    return cu_load(linear_runs<1>, linear_runs<4>, linear_gemv<DT_Q8, 1>, linear_gemv<DT_Q8, 2>, linear_gemv<DT_Q8, 4>,
+    return cu_load(linear_mma<mma_few<DT_Q8>>, linear_mma<mma_some<DT_Q8>>, linear_mma<mma_many<DT_Q8>>, linear_mma<mma_few<DT_Q4>>,
+                   linear_mma<mma_some<DT_Q4>>, linear_mma<mma_many<DT_Q4>>, linear_runs<1>, linear_runs<4>, linear_gemv<DT_Q8, 1>, linear_gemv<DT_Q8, 2>, linear_gemv<DT_Q8, 4>,
                    linear_gemv<DT_Q4, 1>, linear_gemv<DT_Q4, 2>, linear_gemv<DT_Q4, 4>);
 }

@@ -206,5 +206,19 @@ __device__ __forceinline__ void mma_s8(int32_t (&d)[4], const uint32_t (&a)[4], 
 #endif
 }
 
+/* The same with sums that start from c. */
+__device__ __forceinline__ void mma_s8_from(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const int32_t (&c)[4])
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
+#else
+#pragma unroll
+    for (int i = 0; i < 4; i++) d[i] = c[i];
+    mma_s8(d, a, b);
+#endif
+}
+
 #endif /* __CUDACC__; without it cuemu.h, which cu.cuh includes, declares the twins */
 #endif

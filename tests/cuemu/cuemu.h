@@ -234,6 +234,12 @@ CUEMU_FN void cuemu_ldmatrix(void *r, const void *p, int count, bool trans, cons
 #define mma_f16(d, a, b) cuemu_mma(CUEMU_MMA_F16, d, a, b, CUEMU_SITE)
 #define mma_bf16(d, a, b) cuemu_mma(CUEMU_MMA_BF16, d, a, b, CUEMU_SITE)
 #define mma_s8(d, a, b) cuemu_mma(CUEMU_MMA_S8, d, a, b, CUEMU_SITE)
+CUEMU_FN void cuemu_mma_from(int op, void *d, const void *a, const void *b, const void *c, const char *site)
+{
+    memcpy(d, c, 16);
+    cuemu_mma(op, d, a, b, site);
+}
+#define mma_s8_from(d, a, b, c) cuemu_mma_from(CUEMU_MMA_S8, d, a, b, c, CUEMU_SITE)
 
 /* ---- arithmetic of the device that the host's headers lack ---- */
 CUEMU_FN float __fadd_rn(float a, float b) { return a + b; }
