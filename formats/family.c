@@ -352,4 +352,5 @@ void family_list(char *dst, size_t n)
 {
     dst[0] = 0;
     for (size_t i = 0; i < ARRAY_LEN(families); i++) list_add(dst, n, families[i].model_type);
+    for (size_t i = 0; hf_wrapper_name(i); i++) list_add(dst, n, hf_wrapper_name(i));
 }

@@ -97,7 +97,8 @@ enum { ADJUST_NONE = 0, ADJUST_FALCON, ADJUST_NEOX, ADJUST_SMOLLM3, ADJUST_GEMMA
        ADJUST_GLM4_MOE, ADJUST_GPT_OSS, ADJUST_DEEPSEEK2, ADJUST_DEEPSEEK3 };
 
 const family *family_by_model_type(const char *model_type); /* NULL when unknown */
-void family_list(char *dst, size_t n);                      /* "llama, mistral, ..." for messages */
+void family_list(char *dst, size_t n);                      /* "llama, mistral, ..." for messages, and the names below */
+const char *hf_wrapper_name(size_t i); /* model types of which the language part is read (hf_wrapper.c); NULL: no more */
 
 /* Families of GGUF files; names are the rules of llama.cpp's tensor names. */
 typedef struct {

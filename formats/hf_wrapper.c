@@ -14,6 +14,8 @@ static const wrapper wrappers[] = {
      "\"num_attention_heads\":32,\"max_position_embeddings\":131072}"},
 };
 
+const char *hf_wrapper_name(size_t i) { return i < ARRAY_LEN(wrappers) ? wrappers[i].model_type : NULL; }
+
 static const wrapper *find_wrapper(const json_t *root)
 {
     const char *type = json_string_value(json_object_get(root, "model_type"));

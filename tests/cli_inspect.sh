@@ -32,6 +32,9 @@ expect "no file" 1 "no file" "$inspect"
 expect "unknown option" 1 "unknown option" "$inspect" "$raw" --frobnicate
 expect "unknown tensor" 1 "no tensor nothing" "$inspect" "$raw" --chunks nothing
 expect "plan without a model" 2 "no model" "$inspect" "$raw" --plan 2
+has "families" "model_type of config.json: llama, mistral, qwen2" "$inspect" --families
+has "families: language parts" "falcon, gemma3, mistral3" "$inspect" --families
+has "families of GGUF" "general.architecture of GGUF: llama, " "$inspect" --families
 expect "plan 0" 1 "--plan" "$inspect" "$raw" --plan 0
 expect "missing file" 2 "No such file" "$inspect" "$TMP/missing"
 expect "directory" 2 "directory" "$inspect" "$TMP"

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "family.h"
 #include "inspect.h"
 #include "utf8.h"
 
@@ -251,7 +252,7 @@ static int verify_open_failed(const inspect_options *o, const tess_error *err)
 
 /* ---- command line ---- */
 
-enum { O_JSON = 1, O_TENSORS, O_CHUNKS, O_BLOBS, O_PLAN, O_VERIFY, O_THREADS, O_MODEL, O_VERSION, O_HELP };
+enum { O_JSON = 1, O_TENSORS, O_CHUNKS, O_BLOBS, O_PLAN, O_VERIFY, O_THREADS, O_MODEL, O_FAMILIES, O_VERSION, O_HELP };
 static const cli_option options[] = {
     {"-m --model", O_MODEL, "FILE", "the file (.tess, any part of a set); also as a plain argument"},
     {"--tensors", O_TENSORS, NULL, "every tensor: type, shape, split, pieces, coding, content hash"},
@@ -262,6 +263,7 @@ static const cli_option options[] = {
      "[quick|full|deep]: quick checks the index, full (the default) every hash,\ndeep also decodes and "
      "compares contents; the last line is OK or CORRUPT n errors"},
     {"-j --threads", O_THREADS, "N", "threads of --verify (all CPUs)"},
+    {"--families", O_FAMILIES, NULL, "the model families that convert-hf reads; no file is needed"},
     {"--json", O_JSON, NULL, "print JSON"},
     {"--version", O_VERSION, NULL, "print the version"},
     {"-h --help", O_HELP, NULL, "print this help"},
@@ -294,6 +296,16 @@ static bool take_verify(inspect_options *o, int *argc, char **argv)
     return true;
 }
 
+static int print_families(void)
+{
+    char list[1024];
+    family_list(list, sizeof list);
+    printf("model_type of config.json: %s\n", list);
+    family_gguf_list(list, sizeof list);
+    printf("general.architecture of GGUF: %s\n", list);
+    return cli_flush();
+}
+
 /* Exit code, or -1 to go on. */
 static int parse(inspect_options *o, int argc, char **argv)
 {
@@ -324,6 +336,7 @@ static int parse(inspect_options *o, int argc, char **argv)
             if (o->path) return cli_error("only one file can be inspected: %s, %s", o->path, value), usage;
             o->path = value;
             break;
+        case O_FAMILIES: return print_families();
         case O_VERSION: puts("inspect-model (Tessera) 0.1.0"); return cli_flush();
         case O_HELP:
             puts("usage: inspect-model FILE.tess [options]\n");
