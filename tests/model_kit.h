@@ -40,7 +40,7 @@ static inline void model_kit_init(model_kit *x)
     a->biases = BIAS_QKV;
 }
 
-/* Small numbers that differ from row to row: 0.01 to 0.02 in f32 and bf16, their like in f16 and q8. */
+/* Small numbers that differ from row to row: 0.01 to 0.02 in f32 and bf16, their like in f16; q8: all codes, scales of 0.004. */
 static inline tess_status model_kit_box(void *user, uint32_t t, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k,
                                         void *dst, uint32_t thread, tess_error *err)
 {
@@ -52,7 +52,9 @@ static inline tess_status model_kit_box(void *user, uint32_t t, uint64_t row0, u
     UNUSED(thread);
     UNUSED(err);
     UNUSED(k0);
-    memset(dst, 0x3c, n);
+    memset(dst, dt == DT_Q8 ? 0x1c : 0x3c, n);
+    for (size_t i = 0; dt == DT_Q8 && i < n; i++)
+        if (i % Q8_TILE >= 2 * TILE_ROWS) ((uint8_t *)dst)[i] = (uint8_t)((row0 + i) * 2654435761u >> 24);
     for (size_t i = 0; dtype_get(dt)->is_float && i < n; i += dtype_get(dt)->block_bytes)
         ((uint8_t *)dst)[i] = (uint8_t)(row0 * 7 + i * 13 / 16 + t);
     return TESS_OK;

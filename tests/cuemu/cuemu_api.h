@@ -38,6 +38,7 @@ void cuemu_set_peer_possible(bool possible);
 void cuemu_set_fail_alloc(unsigned n);  /* the n-th from now; 0: none */
 void cuemu_set_fail_launch(unsigned n);
 void cuemu_set_peer_fault(cuemu_peer_fault kind, unsigned n); /* the n-th from now; 0: all */
+bool cuemu_peer_fault_was(void);         /* the n-th write has been */
 void cuemu_set_delay(int device, uint64_t ns);
 void cuemu_set_watchdog(int seconds);
 void cuemu_set_quiet(bool quiet);

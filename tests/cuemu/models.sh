@@ -54,6 +54,7 @@ for dir in $models ${CUEMU_MODELS-tests/data/llama-gqa tests/models/deepseek-v3 
     same "$TMP/q.npy" cuda "$TMP/q.tess" --kv int8
     CUEMU_PEER=0 same "$TMP/q.npy" cuda:0,1,1 "$TMP/q.tess" --kv int8
     equal "$(basename "$dir"): bits of the CPU in $runs runs" "" "$(head -n 5 "$TMP/differ")"
+    CUEMU_MODEL=$TMP/q.tess check "$(basename "$dir"): company, forks and chunks on 1, 2, 3, 4 and 8 ranks" "$BUILD/tests/t_cuda_ranks"
 done
 
 # Int8 pages that hold K without a large bias: on devices as on the CPU. Families and edits are those of cli_kv.sh.

@@ -112,6 +112,7 @@ uint64_t cuemu_launches(void) { return emu.n_launches; }
 uint64_t cuemu_switches(void) { return emu.switches; }
 size_t cuemu_live_bytes(void) { return emu_live_bytes(); }
 
+bool cuemu_peer_fault_was(void) { return emu.set.peer_fault_n > ~0u / 2; }
 bool emu_peer_fault_hits(void)
 {
     if (emu.set.peer_fault == CUEMU_PEER_OK) return false;

@@ -1,0 +1,280 @@
+/*
+ * t_cuda_ranks.c - one model on 1 to 8 ranks of virtual devices: the logits of every row have the bits that the CPU gives each sequence
+ * alone, for any number of ranks, cut of the leaves, prefill chunk, page size and company.
+ *
+ * CUEMU_MODEL=FILE tries that model instead of the ones made here (tests/cuemu/models.sh does, with every family).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "device.h"
+#include "engine_kit.h"
+
+enum { SEQS = 3, ROWS = 64, KEPT = 12 };
+static const uint32_t n_ids[SEQS] = {20, 37, 21}; /* the last one begins with KEPT ids of the first */
+
+typedef struct {
+    const char *devices, *split;
+    uint32_t chunk, page;
+} setup;
+/* A hash of the logits of every row of every sequence; 0: there were none. */
+typedef struct {
+    tess_seq seq[SEQS];
+    uint64_t row[SEQS][ROWS];
+    bool again;
+} marks;
+
+static char path[2][256]; /* bf16 written for three ranks, q8 for one */
+static unsigned n_paths;
+
+static void on_row(void *user, tess_seq seq, uint64_t pos, const float *logits, size_t n)
+{
+    marks *m = user;
+    uint64_t h = 1469598103934665603u;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &logits[i], sizeof bits);
+        h = (h ^ bits) * 1099511628211u;
+    }
+    for (unsigned s = 0; s < SEQS; s++) {
+        if (m->seq[s] != seq) continue;
+        assert_true(pos < ROWS);
+        m->again = m->again || (m->row[s][pos] && m->row[s][pos] != (h | 1));
+        m->row[s][pos] = h | 1;
+    }
+}
+
+static tess_status open_setup(const char *file, const setup *s, marks *to, tess_model **m, tess_ctx **c, tess_error *e)
+{
+    tess_model_params p;
+    tess_ctx_params q;
+    tess_model_params_init(&p);
+    p.devices = s->devices;
+    p.split = s->split;
+    p.n_threads = 1;
+    tess_ctx_params_init(&q);
+    q.max_seqs = SEQS;
+    q.max_step_tokens = s->chunk;
+    q.kv_dtype = TESS_KV_INT8;
+    q.page_tokens = s->page;
+    q.on_logits = on_row;
+    q.logits_user = to;
+    *c = NULL;
+    tess_status st = tess_model_open(file, &p, m, e);
+    return st < 0 ? st : tess_ctx_open(*m, &q, c, e);
+}
+
+static tess_status append(tess_ctx *c, tess_seq seq, uint32_t s, uint32_t from, uint32_t vocab, tess_error *e)
+{
+    int32_t ids[ROWS];
+    for (uint32_t i = 0; i < n_ids[s]; i++) ids[i] = (int32_t)((i * 37 + (s == 2 && i < KEPT ? 1 : s + 1) * 11) % vocab);
+    return tess_seq_append(c, seq, ids + from, n_ids[s] - from, e);
+}
+
+static tess_status begin(tess_ctx *c, marks *to, uint32_t s, uint32_t vocab, tess_error *e)
+{
+    tess_seq_params p;
+    tess_seq_params_init(&p);
+    p.max_new = STEPS;
+    p.flags = TESS_SEQ_IGNORE_EOS | TESS_SEQ_FEED_LAST | TESS_SEQ_ALL_LOGITS;
+    tess_status st = tess_seq_open(c, &p, &to->seq[s], e);
+    return st < 0 ? st : append(c, to->seq[s], s, 0, vocab, e);
+}
+
+static tess_status steps(tess_ctx *c, unsigned most, tess_error *e)
+{
+    tess_event ev[2 * SEQS];
+    tess_status st = TESS_OK;
+    for (size_t n; most-- && st == TESS_OK;) st = tess_step(c, ev, 2 * SEQS, &n, e);
+    return st < 0 ? st : TESS_OK;
+}
+
+/* Each sequence by itself, in a context that has no other. */
+static tess_status alone(tess_ctx *c, marks *to, uint32_t vocab, tess_error *e)
+{
+    for (uint32_t s = 0; s < SEQS; s++) {
+        TRY(begin(c, to, s, vocab, e));
+        TRY(steps(c, 1000, e));
+        tess_seq_close(c, to->seq[s]);
+    }
+    return TESS_OK;
+}
+/* The second one joins when the first is under way, the third shares pages with the first. */
+static tess_status together(tess_ctx *c, marks *to, uint32_t vocab, tess_error *e)
+{
+    TRY(begin(c, to, 0, vocab, e));
+    TRY(steps(c, 2, e));
+    TRY(begin(c, to, 1, vocab, e));
+    TRY(steps(c, 1, e));
+    TRY(tess_seq_fork(c, to->seq[0], KEPT, &to->seq[2], e));
+    TRY(append(c, to->seq[2], 2, KEPT, vocab, e));
+    return steps(c, 1000, e);
+}
+
+static void try_setup(const char *file, const setup *s, bool company, marks *to)
+{
+    tess_model *m;
+    tess_ctx *c;
+    tess_error e;
+    tess_model_info info;
+    memset(to, 0, sizeof *to);
+    tess_status st = open_setup(file, s, to, &m, &c, &e);
+    tess_model_info_init(&info);
+    if (st >= 0) st = tess_model_get_info(m, &info, &e);
+    if (st >= 0) st = company ? together(c, to, info.vocab_size, &e) : alone(c, to, info.vocab_size, &e);
+    if (st < 0) fail_msg("%s, split %s: %s", s->devices, s->split ? s->split : "none", e.text);
+    tess_ctx_close(c);
+    tess_model_close(m);
+    no_reports();
+}
+
+/* Rows of the third sequence that it shares are the first one's. */
+static void compare(const marks *want, const marks *got, const setup *s)
+{
+    assert_false(got->again);
+    for (uint32_t q = 0; q < SEQS; q++)
+        for (uint32_t i = 0; i < ROWS; i++) {
+            bool ran = i < n_ids[q] + STEPS, shared = q == 2 && i < KEPT && got->row[q][i] == 0;
+            assert_int_equal(want->row[q][i] != 0, ran);
+            if (!shared && want->row[q][i] != got->row[q][i])
+                fail_msg("%s, split %s, chunk %u, page %u: row %u of sequence %u", s->devices, s->split ? s->split : "none",
+                         s->chunk, s->page, i, q);
+        }
+}
+
+/* The files in turn; in the checked build, which is slow, not all. */
+static void all_setups(const setup *list, unsigned n)
+{
+    static const setup cpu = {"cpu", NULL, 64, 32};
+    marks want[2], got;
+    cuemu_reset(1);
+    for (unsigned f = 0; f < n_paths; f++) try_setup(path[f], &cpu, false, &want[f]);
+    for (unsigned i = 0; i < n; i += cuemu_checked() ? 3 : 1) {
+        cuemu_reset(i + 1);
+        try_setup(path[i % n_paths], &list[i], true, &got);
+        compare(&want[i % n_paths], &got, &list[i]);
+    }
+}
+
+/* ---- tests ---- */
+
+static void any_number_of_ranks(void **state)
+{
+    (void)state;
+    static const setup list[] = {{"cuda:0", NULL, 7, 16},
+                                 {"cuda:0,1", NULL, 64, 64},
+                                 {"cuda:2,1,0", NULL, 9, 32},
+                                 {"cuda:0,1,2,0", NULL, 33, 16},
+                                 {"cuda", NULL, 13, 32},
+                                 {"cuda:0,1,2,3,4", NULL, 5, 64},
+                                 {"cuda:0,1,2,3,4,5", NULL, 11, 32},
+                                 {"cuda:0,1,2,3,4,5,6", NULL, 64, 16},
+                                 {"cuda:0,0,0", NULL, 6, 16},
+                                 {"cuda:1,0,1,0,1", NULL, 64, 32}};
+    all_setups(list, getenv("CUEMU_MODEL") ? 5 : ARRAY_LEN(list));
+}
+
+/* Shares decide which leaves a rank gets; the last ones here leave ranks without any. */
+static void any_split(void **state)
+{
+    (void)state;
+    static const setup list[] = {{"cuda:0,1", "3,1", 7, 16},
+                                 {"cuda:0,1", "1,7", 64, 32},
+                                 {"cuda:0,1,2", "5,1,2", 9, 64},
+                                 {"cuda:0,0,1", "1,2,5", 64, 16},
+                                 {"cuda:0,1,2,3,4", "1,1,1,1,4", 8, 32},
+                                 {"cuda:0,1,2", "98,1,1", 33, 32},
+                                 {"cuda:0,1,2,3", "1,1,90,1", 64, 16}};
+    if (getenv("CUEMU_MODEL")) skip();
+    all_setups(list, ARRAY_LEN(list));
+}
+
+/* A device with less memory than an equal share needs: the message names it, and a split that spares it works. */
+static void unequal_memory(void **state)
+{
+    (void)state;
+    tess_model *m;
+    tess_ctx *c;
+    tess_error e;
+    marks want = {0}, got = {0};
+    model_kit x;
+    char file[300];
+    void *taken;
+    setup s = {"cpu", NULL, 16, 32};
+    if (getenv("CUEMU_MODEL")) skip();
+    model_kit_init(&x);
+    x.a.n_layers = 8;
+    x.a.n_heads = 8;
+    x.a.hidden_size = 64;
+    x.a.ffn_size = 1024;
+    snprintf(file, sizeof file, "%s.large", path[0]);
+    assert_true(model_kit_write(&x, file, &e)); /* 3.4 MB of weights */
+    for (unsigned i = 0; i < 2; i++) {
+        cuemu_reset(1);
+        cuemu_set_memory(8 << 20);
+        assert_int_equal(device_select(1), 0);
+        assert_int_equal(device_alloc(&taken, (8 << 20) - (2400 << 10)), 0);
+        if (i) {
+            s.devices = "cuda:0,1";
+            assert_int_equal(open_setup(file, &s, &got, &m, &c, &e), TESS_E_NOMEM);
+            assert_non_null(strstr(e.text, "cuda:1"));
+            s.split = "3,1";
+        }
+        tess_status st = open_setup(file, &s, i ? &got : &want, &m, &c, &e);
+        if (st >= 0) st = begin(c, i ? &got : &want, 0, VOCAB, &e);
+        if (st >= 0) st = steps(c, 1000, &e);
+        if (st < 0) fail_msg("%s", e.text);
+        tess_ctx_close(c);
+        tess_model_close(m);
+        assert_int_equal(device_select(1), 0);
+        device_free(taken);
+        no_reports();
+    }
+    assert_true(want.row[0][n_ids[0] + STEPS - 1] != 0);
+    assert_memory_equal(want.row[0], got.row[0], sizeof got.row[0]);
+    unlink(file);
+}
+
+static int open_files(void **state)
+{
+    (void)state;
+    tess_error e;
+    const char *given = getenv("CUEMU_MODEL"), *build = getenv("BUILD") ? getenv("BUILD") : "build";
+    cuemu_set_quiet(true);
+    n_paths = given ? 1 : 2;
+    if (given) return snprintf(path[0], sizeof path[0], "%s", given) >= (int)sizeof path[0];
+    for (unsigned i = 0; i < n_paths; i++) {
+        model_kit x;
+        model_kit_init(&x);
+        x.tp = i ? 1 : 3;
+        x.dtype = i ? DT_Q8 : DT_BF16;
+        x.a.n_heads = 8;
+        x.a.hidden_size = 64;
+        x.a.ffn_size = 288; /* leaves of one group and of two */
+        snprintf(path[i], sizeof path[i], "%s/t_cuda_ranks-%ld-%u.tess", build, (long)getpid(), i);
+        if (!model_kit_write(&x, path[i], &e)) return puts(e.text), 1;
+    }
+    return 0;
+}
+static int remove_files(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; !getenv("CUEMU_MODEL") && i < n_paths; i++) unlink(path[i]);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_number_of_ranks),
+        cmocka_unit_test(any_split),
+        cmocka_unit_test(unequal_memory),
+    };
+    return cmocka_run_group_tests(tests, open_files, remove_files);
+}
