@@ -1,6 +1,8 @@
 /* cuemu_expect.h - for tests whose kernels are wrong on purpose: the report that must come. */
 #ifndef CUEMU_EXPECT_H
 #define CUEMU_EXPECT_H
+#include <initializer_list>
+
 #include "cuemu_test.h"
 
 static cudaStream_t stream;
