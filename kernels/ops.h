@@ -208,10 +208,11 @@ typedef struct {
 
 /* A linear of each expert on its pairs: y[p] = w[e] row times x[p] + bias, first[e] <= p < first[e + 1], as op_linear_args has it; with
  * xq the experts whose weights are q8 or q4 read group g of pair p at xq[g * xqs + p]. w: [n_local], n_rows x n_k each, whole
- * and in TILE8; in device memory for a device. n_max: most pairs that there can be. */
+ * and in TILE8; in device memory for a device, which therefore takes their types from `types`: bits 1 << dtype of all that occur
+ * (more do no harm; the CPU does not read it). n_max: most pairs that there can be. */
 typedef struct { const uint8_t *data; uint64_t block_stride; const float *bias; uint32_t dtype; } op_expert;
 typedef struct {
-    const op_expert *w; uint32_t n_local, n_rows, n_k, n_max; const uint32_t *first; const float *x; size_t xs;
+    const op_expert *w; uint32_t types, n_local, n_rows, n_k, n_max; const uint32_t *first; const float *x; size_t xs;
     const op_group *xq; size_t xqs; float *y; size_t ys;
 } op_experts_args;
 

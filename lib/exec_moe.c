@@ -86,8 +86,9 @@ static void run_experts(const exec *x, rank_state *k, const prog_instr *c, uint3
     const arch *m = &x->model->a;
     const model_layer_rank *layer = &x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank];
     pair_list l = pairs_at(x, k, c->in[2]);
-    bool down = c->weight == WT_EXP_DOWN;
-    op_experts_args a = {.w = down ? layer->exp_down : c->weight == WT_EXP_UP ? layer->exp_up : layer->exp_gate,
+    bool down = c->weight == WT_EXP_DOWN, up = c->weight == WT_EXP_UP;
+    op_experts_args a = {.w = down ? layer->exp_down : up ? layer->exp_up : layer->exp_gate,
+                         .types = down ? layer->exp_down_types : up ? layer->exp_up_types : layer->exp_gate_types,
                          .n_local = l.n_local,
                          .n_rows = down ? m->hidden_size : m->moe_ffn_size,
                          .n_k = down ? m->moe_ffn_size : m->hidden_size,

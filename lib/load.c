@@ -325,14 +325,15 @@ static tess_status load_linear(tess_model *m, load_key k, shard_range rows_or_le
 
 static shard_range scaled(shard_range r, uint32_t by) { return (shard_range){r.lo * by, r.hi * by}; }
 
-/* A matrix of an expert: whole, in one piece. */
-static tess_status load_expert(tess_model *m, load_key k, shard_range rows, op_expert *out, tess_error *err)
+/* A matrix of an expert: whole, in one piece; *types gets the bit of its dtype. */
+static tess_status load_expert(tess_model *m, load_key k, shard_range rows, op_expert *out, uint32_t *types, tess_error *err)
 {
     model_linear l = {0};
     TRY(load_linear(m, k, rows, NULL, &l, err));
     if (l.w.n_rows == 0) return TESS_OK; /* the model has no such weight */
     if (l.w.n_parts != 1) return ERR(err, TESS_E_FORMAT, "%s: expert %d of layer %d is cut into pieces", ct_get(m->file)->path, k.expert, k.layer);
     *out = (op_expert){l.w.runs->data, l.w.runs->block_stride, l.bias, l.w.dtype};
+    *types |= 1u << l.w.dtype;
     if (m->place) place_retarget(m->place, &out->data, &out->block_stride);
     return TESS_OK;
 }
@@ -357,9 +358,9 @@ static tess_status load_experts(tess_model *m, int32_t layer, uint32_t r, model_
     if (!l->exp_gate || !l->exp_up || !l->exp_down) return ERR(err, TESS_E_NOMEM, "no memory for %u experts", n);
     for (uint32_t e = 0; e < n; e++) {
         int32_t id = (int32_t)(s->expert.lo + e);
-        TRY(load_expert(m, (load_key){ROLE_EXP_GATE, layer, id, r}, inner, &l->exp_gate[e], err));
-        TRY(load_expert(m, (load_key){ROLE_EXP_UP, layer, id, r}, inner, &l->exp_up[e], err));
-        TRY(load_expert(m, (load_key){ROLE_EXP_DOWN, layer, id, r}, outer, &l->exp_down[e], err));
+        TRY(load_expert(m, (load_key){ROLE_EXP_GATE, layer, id, r}, inner, &l->exp_gate[e], &l->exp_gate_types, err));
+        TRY(load_expert(m, (load_key){ROLE_EXP_UP, layer, id, r}, inner, &l->exp_up[e], &l->exp_up_types, err));
+        TRY(load_expert(m, (load_key){ROLE_EXP_DOWN, layer, id, r}, outer, &l->exp_down[e], &l->exp_down_types, err));
     }
     return TESS_OK;
 }

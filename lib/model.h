@@ -22,6 +22,7 @@ typedef struct {
     model_linear q_a, kv_a, *k_b, *v_b;                      /* latent attention: k_b, v_b of each head of the rank */
     model_linear router, sh_gate, sh_up, sh_down, sh_switch; /* mixtures of experts */
     op_expert *exp_gate, *exp_up, *exp_down;                 /* of the experts of this rank, from shards.rank[r].expert.lo on */
+    uint32_t exp_gate_types, exp_up_types, exp_down_types;   /* bits 1 << dtype of these */
     const float *router_correction, *sinks;                  /* sinks: of all heads */
 } model_layer_rank;
 typedef struct { model_norm attn, ffn, post_attn, post_ffn, q, k, q_a, kv_a; } model_layer_norms;

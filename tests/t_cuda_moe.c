@@ -120,19 +120,22 @@ typedef struct {
     test_weight *w;
     float **bias;
     op_expert *host, *dev;
+    uint32_t types;
 } expert_set;
-static expert_set experts_make(const layer *l, uint32_t rows)
+/* dtype 0: of mixed types */
+static expert_set experts_make(const layer *l, uint32_t rows, uint32_t dtype)
 {
     uint32_t n = l->c->n_local;
     expert_set s = {must(calloc(n + 1, sizeof *s.w)), must(calloc(n + 1, sizeof *s.bias)), must(calloc(n + 1, sizeof *s.host)),
-                    NULL};
+                    NULL, 0};
     op_expert *on_dev = must(calloc(n + 1, sizeof *on_dev));
     for (uint32_t e = 0; e < n; e++) {
         dev_weight d;
         do { /* experts are whole: their first row is that of a block */
             weight_free(&s.w[e]);
-            weight_make(&s.w[e], DT_F32 + rnd(5), 1, 1, rows, l->cols);
+            weight_make(&s.w[e], dtype ? dtype : DT_F32 + rnd(5), 1, 1, rows, l->cols);
         } while (s.w[e].runs[0].row_skip);
+        s.types |= 1u << s.w[e].w.dtype;
         dev_weight_make(&d, &s.w[e]);
         s.bias[e] = rnd(2) ? reals(rows) : NULL;
         s.host[e] = (op_expert){s.w[e].runs[0].data, s.w[e].runs[0].block_stride, s.bias[e], s.w[e].w.dtype};
@@ -156,10 +159,10 @@ static void check_pairs(const char *what, const layer *l, const float *want, flo
     check_equal(what, want, got, stride * l->most, l->count, cols, stride);
 }
 
-static void layer_case(uint32_t tokens)
+static void layer_case(choice c, uint32_t cols, uint32_t dtype)
 {
-    choice c = choice_make(tokens);
-    layer l = {.c = &c, .cols = between(1, 200), .most = tokens * c.used};
+    uint32_t tokens = c.tokens;
+    layer l = {.c = &c, .cols = cols, .most = tokens * c.used};
     float *host, *dev;
     l.count = pairs_case(&c, &host, &dev, l.first, l.row, l.pair);
     uint32_t rows = between(1, 100), groups = (l.cols + 31) / 32;
@@ -168,7 +171,7 @@ static void layer_case(uint32_t tokens)
     float *x = reals(xs * tokens), *g[2] = {guarded(gn), guarded(gn)}, *q[2] = {guarded(words), guarded(words)},
           *y[2] = {guarded(yn), guarded(yn)};
     float *dx = DEV_COPY(x, xs * tokens), *dg = dev_guarded(g[1], gn), *dq = dev_guarded(q[1], words), *dy = dev_guarded(y[1], yn);
-    expert_set s = experts_make(&l, rows);
+    expert_set s = experts_make(&l, rows, dtype);
     for (int i = 0; i < 2; i++) {
         const uint32_t *count = l.first[i] + c.n_local;
         op_gather_args ga = {
@@ -181,6 +184,7 @@ static void layer_case(uint32_t tokens)
                             .y = (op_group *)(void *)(i ? dq : q[0]),
                             .count = count};
         op_experts_args ea = {.w = i ? s.dev : s.host,
+                              .types = s.types,
                               .n_local = c.n_local,
                               .n_rows = rows,
                               .n_k = l.cols,
@@ -215,8 +219,17 @@ static void layer_is_equal(void **state)
 {
     (void)state;
     NEED_DEVICE();
-    for (uint32_t i = 0; i < 40; i++) layer_case(i < 20 ? i + 1 : between(1, 90));
-    layer_case(300);
+    for (uint32_t i = 0; i < 40; i++) layer_case(choice_make(i < 20 ? i + 1 : between(1, 90)), between(1, 200), 0);
+    layer_case(choice_make(300), between(1, 200), 0);
+    /* Tokens for each shape of blocks: pairs an expert are under 1/2, 2, 4, 17, 129, and more. The last has one expert for all. */
+    static const uint32_t most[] = {1, 8, 15, 60, 180, 300};
+    for (uint32_t i = 0; i < 2 * ARRAY_LEN(most); i++) {
+        choice c = {.tokens = most[i / 2], .used = 1, .n_experts = i / 2 == 5 ? 3 : 6, .lo = i / 2 == 5, .is = 1};
+        c.n_local = i / 2 == 5 ? 2 : 5;
+        c.ids = must(calloc(c.tokens, sizeof *c.ids));
+        for (uint32_t t = 0; t < c.tokens; t++) c.ids[t] = i / 2 == 5 ? rnd(8) ? 2 : 1 : rnd(6);
+        layer_case(c, between(300, 700), i % 2 ? DT_Q4 : DT_Q8);
+    }
 }
 
 static void mix_is_equal(void **state)

@@ -27,6 +27,11 @@ template <uint32_t DT, uint32_t MT_, uint32_t NT_, uint32_t WT_, uint32_t WR_, u
     };
 };
 
+/* Tiles of tokens x rows: 16 x 32, 64 x 32, 128 x 128. */
+template <uint32_t DT> using mma_few = mma_shape<DT, 1, 1, 1, 4, 4, 6>;
+template <uint32_t DT> using mma_some = mma_shape<DT, 2, 2, 2, 2, 1, 6>;
+template <uint32_t DT> using mma_many = mma_shape<DT, 4, 4, 2, 4, 2, 2>;
+
 /* Starts copying n groups from g0 on. */
 template <class S> DEV void mma_load(const lin_job &j, uint64_t block0, uint32_t t0, uint32_t g0, uint32_t n, uint8_t *to)
 {

@@ -51,11 +51,6 @@ static __global__ void CU_BOUNDS((gemv_shape<DT, M>::THREADS), 4) linear_gemv(op
     gemv_block<DT, M>(j, block0, wk, 0);
 }
 
-/* Tiles of tokens x rows: 16 x 32, 64 x 32, 128 x 128. */
-template <uint32_t DT> using mma_few = mma_shape<DT, 1, 1, 1, 4, 4, 6>;
-template <uint32_t DT> using mma_some = mma_shape<DT, 2, 2, 2, 2, 1, 6>;
-template <uint32_t DT> using mma_many = mma_shape<DT, 4, 4, 2, 4, 2, 2>;
-
 template <class S> static __global__ void CU_BOUNDS(S::THREADS, 1) linear_mma(op_linear_args a, lin_runs runs)
 {
     const uint64_t block0 = (uint64_t)blockIdx.x * S::BLOCKS;
