@@ -226,6 +226,11 @@ typedef struct {
 /* y[t][i] = x[t][i] * (1 / (1 + exp(-g[t]))). In place allowed. */
 typedef struct { const float *x, *g; size_t xs, gs; uint32_t n_tokens, n; float *y; size_t ys; } op_switch_args;
 
+/* For the log of a sum over a row (best_ops.h): *max = the maximum of x[0..n), none of which is NaN or +inf, and returned the sum of
+ * exp(x[i] - *max) * one, each term cut to an integer, so in any order. one: a power of two from 2^16 to 2^40; n * one < 2^64.
+ * 0 when *max is -inf. */
+typedef uint64_t op_exp_sum(const float *x, size_t n, float one, float *max);
+
 typedef struct op_table {
     const char *name; /* "ref", "avx2" */
     void (*quant)(const op_quant_args *a, uint32_t thread, uint32_t n_threads);
@@ -247,6 +252,7 @@ typedef struct op_table {
     void (*experts)(const op_experts_args *a, uint32_t thread, uint32_t n_threads);
     void (*mix)(const op_mix_args *a, uint32_t thread, uint32_t n_threads);
     void (*gate)(const op_switch_args *a, uint32_t thread, uint32_t n_threads);
+    op_exp_sum *exp_sum;
 } op_table;
 extern const op_table op_table_ref;
 extern const op_table op_table_avx2;

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include <math.h>
 
+#include "ops.h"
 #include "sampler.h"
 
 static tess_seq_params off(void)
@@ -329,6 +330,59 @@ static void selection_equals_full_sort(void **state)
     sampler_free(&w);
 }
 
+/* The sum behind a logprob: the same of every table of operations, and near that of doubles. Masks, equal logits, short rows. */
+static void sums_of_exp(void **state)
+{
+    (void)state;
+    enum { N = 3001 };
+    static float x[N];
+    const op_table *ops = op_table_get(NULL);
+    uint32_t r = 1;
+    for (uint32_t round = 0; round < 60; round++) {
+        const size_t n = round < 20 ? round : N - round;
+        const float one = round % 2 ? 0x1p40f : 0x1p34f, scale = (float)(round % 7) * 6;
+        for (size_t i = 0; i < n; i++) {
+            r = r * 1664525u + 1013904223u;
+            x[i] = (float)(r >> 8) * 0x1p-24f * scale;
+            if (round % 5 == 4 && r >> 30) x[i] = -INFINITY;
+        }
+        float max[2], want = -INFINITY;
+        const uint64_t ref = op_table_ref.exp_sum(x, n, one, &max[0]), fast = ops->exp_sum(x, n, one, &max[1]);
+        double sum = 0;
+        for (size_t i = 0; i < n; i++) want = fmaxf(want, x[i]);
+        for (size_t i = 0; i < n && want > -INFINITY; i++) sum += exp((double)x[i] - (double)want);
+        assert_true(max[0] == want && max[1] == want);
+        assert_true(ref == fast);
+        assert_true(fabs((double)ref / (double)one - sum) <= 2e-7 * sum + (double)n / (double)one);
+    }
+}
+
+/* The logprob of the best of n logits is x[best] - ln(sum of exp), by doubles; leaves far below the best one have no part. */
+static void logprobs(void **state)
+{
+    (void)state;
+    enum { N = 1500 };
+    static float x[N];
+    sampler_work w = {.m = &mem_libc};
+    tess_seq_params p = off();
+    p.temperature = 0;
+    for (uint32_t round = 0; round < 8; round++) {
+        double sum = 0;
+        for (uint32_t i = 0; i < N; i++) x[i] = (float)(i * 2654435761u >> 24) * (round < 4 ? 0.01f : 2.0f);
+        for (uint32_t i = 0; round % 4 == 1 && i < 700; i++) x[i] = -INFINITY;
+        for (uint32_t i = 0; round % 4 == 2 && i < 700; i++) x[i] -= 1000;
+        x[round % 4 == 3 ? 0 : 1400] = 600;
+        for (uint32_t i = 0; i < N; i++) sum += exp((double)x[i] - 600);
+        int32_t id;
+        float logprob;
+        tess_error err;
+        assert_int_equal(sampler_draw(x, N, NULL, 0, 0, &p, 0, &w, &id, &logprob, &err), TESS_OK);
+        assert_int_equal(id, round % 4 == 3 ? 0 : 1400);
+        assert_true(fabs((double)logprob + log(sum)) <= 1e-6);
+    }
+    sampler_free(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -342,6 +396,8 @@ int main(void)
         cmocka_unit_test(frequencies),
         cmocka_unit_test(draw_depends_on_seed_and_step_only),
         cmocka_unit_test(selection_equals_full_sort),
+        cmocka_unit_test(sums_of_exp),
+        cmocka_unit_test(logprobs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

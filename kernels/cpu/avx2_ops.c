@@ -251,6 +251,48 @@ static void avx2_experts(const op_experts_args *a, uint32_t thread, uint32_t n_t
     experts_by(avx2_linear, a, thread, n_threads);
 }
 
+/* Of 8 elements, the last of n filled up with -inf, which neither the maximum nor the sum sees. */
+static __m256 load_open(const float *x, size_t n)
+{
+    if (n >= 8) return _mm256_loadu_ps(x);
+    __m256i mask = lane_mask((uint32_t)n);
+    return _mm256_blendv_ps(set8(-INFINITY), _mm256_maskload_ps(x, mask), _mm256_castsi256_ps(mask));
+}
+
+static float row_max(const float *x, size_t n)
+{
+    float lane[8], max = -INFINITY;
+    __m256 max8 = set8(-INFINITY);
+    for (size_t i = 0; i < n; i += 8) max8 = _mm256_max_ps(max8, load_open(x + i, n - i));
+    _mm256_storeu_ps(lane, max8);
+    for (int i = 0; i < 8; i++) max = MAX(max, lane[i]);
+    return max;
+}
+
+/* A term has two parts: whole 2^-16 of the exp, and what is below them. Both are cut exactly, and 128 of each add up in 32 bits. */
+static uint64_t avx2_exp_sum(const float *x, size_t n, float one, float *max)
+{
+    enum { RUN = 128 * 8 };
+    const __m256 scale = set8(0x1p16f), rest = set8(one * 0x1p-16f);
+    uint64_t sum = 0;
+    *max = row_max(x, n);
+    for (size_t i = 0; *max > -INFINITY && i < n; i += RUN) {
+        uint32_t high[8], low[8];
+        __m256i high8 = _mm256_setzero_si256(), low8 = high8;
+        for (size_t j = i, end = MIN(n, i + RUN); j < end; j += 8) {
+            __m256 e = _mm256_mul_ps(exp8_low(_mm256_sub_ps(load_open(x + j, n - j), set8(*max))), scale);
+            __m256i whole = _mm256_cvttps_epi32(e);
+            e = _mm256_mul_ps(_mm256_sub_ps(e, _mm256_cvtepi32_ps(whole)), rest);
+            high8 = _mm256_add_epi32(high8, whole);
+            low8 = _mm256_add_epi32(low8, _mm256_cvttps_epi32(e));
+        }
+        _mm256_storeu_si256((__m256i *)(void *)high, high8);
+        _mm256_storeu_si256((__m256i *)(void *)low, low8);
+        for (int k = 0; k < 8; k++) sum += high[k] * (uint64_t)(one * 0x1p-16f) + low[k];
+    }
+    return sum;
+}
+
 const op_table op_table_avx2 = {
     .name = "avx2",
     .quant = avx2_quant,
@@ -272,4 +314,5 @@ const op_table op_table_avx2 = {
     .experts = avx2_experts,
     .mix = avx2_mix,
     .gate = avx2_gate,
+    .exp_sum = avx2_exp_sum,
 };

@@ -545,6 +545,15 @@ static void ref_experts(const op_experts_args *a, uint32_t thread, uint32_t n_th
     experts_by(ref_linear, a, thread, n_threads);
 }
 
+static uint64_t ref_exp_sum(const float *x, size_t n, float one, float *max)
+{
+    uint64_t sum = 0;
+    *max = -INFINITY;
+    for (size_t i = 0; i < n; i++) *max = MAX(*max, x[i]);
+    for (size_t i = 0; *max > -INFINITY && i < n; i++) sum += (uint64_t)(op_exp(x[i] - *max) * one);
+    return sum;
+}
+
 const op_table op_table_ref = {
     .name = "ref",
     .quant = ref_quant,
@@ -566,4 +575,5 @@ const op_table op_table_ref = {
     .experts = ref_experts,
     .mix = ref_mix,
     .gate = ref_gate,
+    .exp_sum = ref_exp_sum,
 };
