@@ -1,7 +1,8 @@
 /*
- * cuda_stub.c - device.h, cuda_ops.h and comm_ops.h of builds without CUDA: there are no devices, and whoever asks for one is told so
- * before anything is read. Every function that would need a device fails. Not compiled when kernels/cuda/ is.
+ * cuda_stub.c - device.h, cuda_ops.h, comm_ops.h and best_ops.h of builds without CUDA: there are no devices, and whoever asks
+ * for one is told so before anything is read. Every function that would need a device fails. Not compiled when kernels/cuda/ is.
  */
+#include "best_ops.h"
 #include "comm_ops.h"
 #include "cuda_ops.h"
 #include "device.h"
@@ -50,6 +51,7 @@ size_t op_cuda_attn_scratch(uint32_t n_tokens, uint32_t n_heads, uint32_t v_dim,
     return UNUSED(n_tokens), UNUSED(n_heads), UNUSED(v_dim), UNUSED(max_pos), 0;
 }
 
+int best_of_leaves(const best_args *a, void *stream) { return UNUSED(a), UNUSED(stream), NO_CUDA; }
 int comm_flags(const comm_flags_args *a, void *stream) { return UNUSED(a), UNUSED(stream), NO_CUDA; }
 int comm_write_pattern(uint32_t *dst, uint32_t n, uint32_t seed, void *stream)
 {

@@ -233,5 +233,6 @@ void ctx_seq_close(tess_ctx *c, ctx_seq *s)
     mem_free(&c->m, s->stop);
     mem_free(&c->m, s->ids);
     mem_free(&c->m, s->logits);
+    mem_free(&c->m, s->best);
     *s = (ctx_seq){.generation = s->generation};
 }

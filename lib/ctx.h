@@ -22,6 +22,8 @@ typedef struct {
     uint64_t draws, opened; /* opened: order of opening */
     float *logits;          /* after ids[n_done - 1], when has_logits */
     bool has_logits;
+    sampler_best *best;     /* in their place when a device gave no more than the next draw needs (has_best) */
+    bool has_best;
     uint32_t rope_key;      /* see exec_rope_key; K of all positions is made alike */
     kv_table tables[ARCH_MAX_ATTN_KINDS];
 } ctx_seq;

@@ -481,6 +481,14 @@ tess_status exec_head(exec *x, const uint32_t *rows, uint32_t n, const float **l
     return TESS_OK;
 }
 
+tess_status exec_head_best(exec *x, const uint32_t *rows, uint32_t n, uint32_t k, sampler_best *const *out, tess_error *err)
+{
+    x->prog = &x->head;
+    x->n_rows = n;
+    x->cancel = NULL;
+    return device_head_best(x, rows, k, out, err);
+}
+
 /* ---- open, prepare, close ---- */
 
 static tess_status open_rank(exec *x, uint32_t r, tess_error *err)

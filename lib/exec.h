@@ -12,6 +12,7 @@
 #include "kv.h"
 #include "pool.h"
 #include "program.h"
+#include "sampler.h"
 
 enum { EXEC_HEAD_ROWS = 16 };
 
@@ -35,4 +36,6 @@ uint32_t exec_rope_key(const arch *a, size_t n);
 tess_status exec_body(exec *x, const exec_batch *b, const uint32_t *cancel, tess_error *err);
 /* Logits of rows[0..n) of the last body, n <= EXEC_HEAD_ROWS: n times vocab_size floats at *logits, stride *stride. */
 tess_status exec_head(exec *x, const uint32_t *rows, uint32_t n, const float **logits, size_t *stride, tess_error *err);
+/* The same rows, ranks being on devices, but of their logits only what draws need: up to k best ids each. */
+tess_status exec_head_best(exec *x, const uint32_t *rows, uint32_t n, uint32_t k, sampler_best *const *out, tess_error *err);
 #endif

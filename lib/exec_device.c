@@ -11,6 +11,7 @@
  *   each group and sequence the addresses of its pages; with a K bias kept apart, for each kind of attention the addresses of
  *   the rope tables of each sequence, cs[n_seqs] and lanes[n_seqs]. Parts start at multiples of 16.
  */
+#include "best_ops.h"
 #include "device.h"
 #include "exec_priv.h"
 
@@ -20,11 +21,13 @@ typedef struct {
     float *alibi;
     uint32_t alibi_rows;
     uint32_t *rows;          /* [EXEC_HEAD_ROWS] of the head */
+    uint8_t *best;           /* [EXEC_HEAD_ROWS][leaves of the rank] records of best_ops.h, with room for BEST_MOST ids */
 } rank_device;
 struct exec_device {
     rank_device rank[MAX_RANKS];
     float *embed[2];         /* pinned, [max_rows][stride of W_HIDDEN]: of tokens, of learned positions */
     uint32_t *rows;          /* pinned, as the ranks' */
+    uint8_t *best;           /* pinned, those of all ranks one behind the other */
     size_t *out_off;         /* [slots of the body] place of a shared slot in a half of an outbox, bytes; NULL: none is needed */
     uint32_t turn;           /* barriers of all ranks so far */
 };
@@ -86,13 +89,16 @@ static tess_status plan_outboxes(exec *x, tess_error *err)
     return TESS_OK;
 }
 
+/* Bytes of the records of so many leaves. */
+static size_t best_room(uint32_t leaves) { return (size_t)EXEC_HEAD_ROWS * leaves * best_bytes(BEST_MOST); }
+
 static tess_status open_rank(exec *x, uint32_t r, tess_error *err)
 {
     rank_state *k = &x->rank[r];
     rank_device *d = &x->device->rank[r];
-    const shard_range vocab = x->model->shards.rank[r].vocab;
+    const shard_range vocab = x->model->shards.rank[r].vocab, leaf = x->model->shards.rank[r].vocab_leaf;
     uint64_t act = (k->body.floats + k->head.floats) * sizeof(float), logits, rows = EXEC_HEAD_ROWS * sizeof(uint32_t);
-    void *p = NULL, *q = NULL, *s = NULL;
+    void *p = NULL, *q = NULL, *s = NULL, *b = NULL;
     if (!u64_align(vocab.hi - vocab.lo, 16, &logits)) return ERR(err, TESS_E_ARG, "the vocabulary is too large");
     k->logits_stride = (uint32_t)logits;
     logits *= EXEC_HEAD_ROWS * sizeof(float);
@@ -100,9 +106,11 @@ static tess_status open_rank(exec *x, uint32_t r, tess_error *err)
     if (!code) code = device_alloc(&p, (size_t)act + 1);
     if (!code) code = device_alloc(&q, (size_t)logits + 1);
     if (!code) code = device_alloc(&s, (size_t)rows);
+    if (!code) code = device_alloc(&b, best_room(leaf.hi - leaf.lo));
     k->act = p;
     k->logits = q;
     d->rows = s;
+    d->best = b;
     return code ? no_memory(x, r, "activations", act + logits, code, err) : TESS_OK;
 }
 
@@ -119,6 +127,7 @@ tess_status device_open(exec *x, tess_error *err)
     d->embed[0] = p;
     if (!code && x->model->a.learned_pos) code = device_host_alloc(&p, (size_t)embed), d->embed[1] = code ? NULL : p;
     if (!code) code = device_host_alloc(&p, EXEC_HEAD_ROWS * sizeof *d->rows), d->rows = code ? NULL : p;
+    if (!code) code = device_host_alloc(&p, best_room(x->model->shards.vocab.n_leaves)), d->best = code ? NULL : p;
     if (!code) code = device_host_alloc(&p, (size_t)logits), x->logits = code ? NULL : p;
     if (code) return no_memory(x, 0, "pinned memory", embed + logits, code, err);
     return plan_outboxes(x, err);
@@ -137,6 +146,7 @@ void device_close(exec *x)
         device_free(k->scratch);
         device_free(k->logits);
         device_free(g->rows);
+        device_free(g->best);
         device_free(g->batch);
         device_host_free(g->stage);
         device_free(g->alibi);
@@ -151,6 +161,7 @@ void device_close(exec *x)
         device_host_free(d->embed[0]);
         device_host_free(d->embed[1]);
         device_host_free(d->rows);
+        device_host_free(d->best);
         mem_free(&x->m, d->out_off);
     }
     device_host_free(x->logits);
@@ -433,13 +444,59 @@ static void give_logits(exec *x, uint32_t r)
     k->code = device_copy_rows(x->logits + own.lo, x->logits_stride * f, k->logits, k->logits_stride * f, (own.hi - own.lo) * f, x->n_rows, k->stream);
 }
 
+/* All but bringing the logits to the host. */
+static int run_head(exec *x, const uint32_t *rows, uint32_t *rank)
+{
+    memcpy(x->device->rows, rows, x->n_rows * sizeof *rows);
+    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) take_rows(x, r);
+    return give_program(x, rank);
+}
+
 tess_status device_head(exec *x, const uint32_t *rows, tess_error *err)
 {
     uint32_t rank = 0;
-    memcpy(x->device->rows, rows, x->n_rows * sizeof *rows);
-    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) take_rows(x, r);
-    int code = give_program(x, &rank);
+    int code = run_head(x, rows, &rank);
     for (uint32_t r = 0; !code && r < x->model->shards.n_ranks; r++) give_logits(x, r);
     if (!code) code = first_code(x, &rank);
     return finish(x, code, MIN(rank, x->model->shards.n_ranks - 1), err);
+}
+
+static void give_best(exec *x, uint32_t r, uint32_t n_best)
+{
+    rank_state *k = &x->rank[r];
+    const rank_device *d = &x->device->rank[r];
+    const shard_rank *own = &x->model->shards.rank[r];
+    const arch_axis *axis = &x->model->shards.vocab;
+    best_args a = {.x = k->logits, .xs = k->logits_stride, .n_rows = x->n_rows, .first_id = own->vocab.lo, .k = n_best,
+                   .n_leaves = own->vocab_leaf.hi - own->vocab_leaf.lo, .y = d->best};
+    const size_t bytes = (size_t)a.n_rows * a.n_leaves * best_bytes(n_best);
+    for (uint32_t i = 0; i <= a.n_leaves; i++)
+        a.leaf[i] = (uint32_t)axis_elem(axis, axis->leaf[own->vocab_leaf.lo + i]) - own->vocab.lo;
+    if (a.n_leaves == 0 || k->code || (k->code = comm_select(x->comm, r))) return;
+    k->code = best_of_leaves(&a, k->stream);
+    if (!k->code) k->code = device_copy(x->device->best + best_room(own->vocab_leaf.lo), d->best, bytes, k->stream);
+}
+
+/* The leaves of all ranks, ascending. */
+static void join_best(const exec *x, uint32_t row, uint32_t n_best, sampler_best *out)
+{
+    const best_leaf *leaf[BEST_LEAVES];
+    uint32_t n = 0;
+    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
+        const shard_range own = x->model->shards.rank[r].vocab_leaf;
+        const uint8_t *at = x->device->best + best_room(own.lo) + (size_t)row * (own.hi - own.lo) * best_bytes(n_best);
+        for (uint32_t i = own.lo; i < own.hi; i++, at += best_bytes(n_best)) leaf[n++] = (const best_leaf *)(const void *)at;
+    }
+    sampler_best_join(leaf, n, n_best, out);
+}
+
+tess_status device_head_best(exec *x, const uint32_t *rows, uint32_t k, sampler_best *const *out, tess_error *err)
+{
+    uint32_t rank = 0;
+    int code = run_head(x, rows, &rank);
+    for (uint32_t r = 0; !code && r < x->model->shards.n_ranks; r++) give_best(x, r, k);
+    if (!code) code = first_code(x, &rank);
+    TRY(finish(x, code, MIN(rank, x->model->shards.n_ranks - 1), err));
+    for (uint32_t i = 0; i < x->n_rows; i++) join_best(x, i, k, out[i]);
+    return TESS_OK;
 }

@@ -115,6 +115,7 @@ void device_close(exec *x);
 tess_status device_prepare(exec *x, const exec_batch *b, tess_error *err);
 tess_status device_body(exec *x, tess_error *err);
 tess_status device_head(exec *x, const uint32_t *rows, tess_error *err);
+tess_status device_head_best(exec *x, const uint32_t *rows, uint32_t k, sampler_best *const *out, tess_error *err);
 /* Shared slot `slot` of rank `owner`, where `reader` can read it. */
 float *device_shared(const exec *x, const rank_state *reader, const rank_state *owner, uint16_t slot, size_t *stride);
 void device_embed(const exec *x, rank_state *k, const prog_instr *c);

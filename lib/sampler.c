@@ -9,6 +9,8 @@
  * Sums run in double, in candidate order, so that a draw is the same on every run and for every batch.
  */
 #include "sampler.h"
+#include "arch.h"
+#include "ops.h"
 
 #include <float.h>
 #include <math.h>
@@ -93,6 +95,39 @@ static double log_sum_exp(const float *x, size_t n, float max)
     }
     return (double)max + log(sum);
 }
+
+/* ---- logprobs ------------------------------------------------------------------------------------- */
+
+/* Of the leaves' sums relative to their maxima, ascending. */
+static double join_sums(const best_leaf *const *leaf, uint32_t n_leaves, float one)
+{
+    float max = -INFINITY;
+    double sum = 0;
+    for (uint32_t i = 0; i < n_leaves; i++) max = MAX(max, leaf[i]->max);
+    for (uint32_t i = 0; i < n_leaves; i++)
+        if (leaf[i]->max > -INFINITY) sum += (double)leaf[i]->sum / (double)one * exp((double)leaf[i]->max - (double)max);
+    return (double)max + log(sum);
+}
+
+/* ln of the sum of exp of all logits, summed by the leaves of a vocabulary of n as devices do it. All are below +inf. */
+static double log_sum_row(const float *x, size_t n)
+{
+    const arch a = {.vocab_size = (uint32_t)n};
+    const float one = n < BEST_VOCAB ? BEST_ONE : BEST_ONE / 64; /* an integer must hold the sum of a leaf */
+    const op_table *ops = op_table_get(NULL);
+    const best_leaf *leaf[BEST_LEAVES];
+    best_leaf of[BEST_LEAVES];
+    arch_axis axis;
+    arch_axis_of(&a, AXIS_VOCAB, &axis);
+    for (uint32_t l = 0; l < axis.n_leaves; l++) {
+        const size_t lo = axis_elem(&axis, axis.leaf[l]), hi = axis_elem(&axis, axis.leaf[l + 1]);
+        leaf[l] = &of[l];
+        of[l].sum = ops->exp_sum(x + lo, hi - lo, one, &of[l].max);
+    }
+    return join_sums(leaf, axis.n_leaves, one);
+}
+
+/* ---- penalties ------------------------------------------------------------------------------------ */
 
 static bool has_penalty(const tess_seq_params *p)
 {
@@ -254,6 +289,15 @@ static void to_probabilities(cand *c, float temperature)
     for (size_t i = 0; i < c->n; i++) c->p[i] = (float)((double)c->p[i] / sum);
 }
 
+/* What follows top-k. */
+static void cut_rest(cand *c, size_t sorted, const tess_seq_params *p, bool sort_all)
+{
+    if (p->top_p < 1) cut_top_p(c, (double)p->top_p, &sorted);
+    if (p->min_p > 0) cut_min_p(c, (double)p->min_p, &sorted);
+    if (sort_all) extend_sorted(c, &sorted, c->n);
+    to_probabilities(c, p->temperature);
+}
+
 /* Scratch filled with the candidates that pass every filter, p being probabilities. */
 static tess_status filter(const float *logits, size_t n, const int32_t *h, size_t n_h, size_t n_prompt,
                           const tess_seq_params *p, sampler_work *w, bool sort_all, cand *out, tess_error *err)
@@ -277,11 +321,8 @@ static tess_status filter(const float *logits, size_t n, const int32_t *h, size_
         extend_sorted(&c, &sorted, (size_t)p->top_k);
         c.n = sorted;
     }
-    if (p->top_p < 1) cut_top_p(&c, (double)p->top_p, &sorted);
-    if (p->min_p > 0) cut_min_p(&c, (double)p->min_p, &sorted);
-    if (sort_all) extend_sorted(&c, &sorted, c.n);
-    to_probabilities(&c, p->temperature);
     *out = c;
+    cut_rest(out, sorted, p, sort_all);
     return TESS_OK;
 }
 
@@ -340,7 +381,62 @@ tess_status sampler_draw(const float *logits, size_t n, const int32_t *history, 
         TRY(filter(logits, n, history, n_history, n_prompt, p, w, false, &c, err));
         chosen = c.n == 1 ? c.idx[0] : pick(&c, uniform(p->seed, step));
     }
-    if (logprob) *logprob = (float)((double)logits[chosen] - log_sum_exp(logits, n, logits[best]));
+    if (logprob) *logprob = (float)((double)logits[chosen] - log_sum_row(logits, n));
     *id = (int32_t)chosen;
+    return TESS_OK;
+}
+
+/* ---- draws from the best ids ---------------------------------------------------------------------- */
+
+uint32_t sampler_best_k(const tess_seq_params *p)
+{
+    if (has_penalty(p)) return 0;
+    if (p->temperature == 0) return 1;
+    return p->top_k > 0 && p->top_k <= BEST_MOST ? (uint32_t)p->top_k : 0;
+}
+
+void sampler_best_join(const best_leaf *const *leaf, uint32_t n_leaves, uint32_t k, sampler_best *out)
+{
+    uint32_t next[BEST_LEAVES] = {0};
+    *out = (sampler_best){.log_sum = join_sums(leaf, n_leaves, BEST_ONE)};
+    for (uint32_t l = 0; l < n_leaves; l++) out->n_open += leaf[l]->n_open, out->n_bad += leaf[l]->n_bad;
+    for (; out->n < MIN(k, out->n_open); out->n++) { /* of equal logits the first leaf's, whose ids are lower */
+        const best_id *best = NULL;
+        uint32_t of = 0;
+        for (uint32_t l = 0; l < n_leaves; l++) {
+            const best_id *c = (const best_id *)(const void *)(leaf[l] + 1) + next[l];
+            if (next[l] < leaf[l]->n && (!best || c->x > best->x)) best = c, of = l;
+        }
+        if (!best) break;
+        out->id[out->n] = *best;
+        next[of]++;
+    }
+}
+
+/* Where top-k cuts nothing, candidates are in order of id (filter). */
+static void sort_by_id(const cand *c)
+{
+    for (size_t i = 1; i < c->n; i++)
+        for (size_t j = i; j > 0 && c->idx[j] < c->idx[j - 1]; j--) cand_swap(c, j, j - 1);
+}
+
+tess_status sampler_draw_best(const sampler_best *b, const tess_seq_params *p, uint64_t step, sampler_work *w,
+                              int32_t *id, float *logprob, tess_error *err)
+{
+    uint32_t at = 0;
+    *id = 0;
+    *logprob = 0;
+    if (b->n == 0) return ERR(err, TESS_E_ARG, "a draw needs an id");
+    if (p->temperature > 0) {
+        TRY(work_grow(w, b->n, err));
+        cand c = {w->p, w->idx, MIN(b->n, (uint32_t)p->top_k)};
+        for (size_t i = 0; i < c.n; i++) c.p[i] = b->id[i].x, c.idx[i] = b->id[i].id;
+        if (b->n_open <= (uint32_t)p->top_k) sort_by_id(&c);
+        cut_rest(&c, b->n_open <= (uint32_t)p->top_k ? 0 : c.n, p, false);
+        uint32_t chosen = c.n == 1 ? c.idx[0] : pick(&c, uniform(p->seed, step));
+        while (b->id[at].id != chosen) at++;
+    }
+    *id = (int32_t)b->id[at].id;
+    *logprob = (float)((double)b->id[at].x - b->log_sum);
     return TESS_OK;
 }

@@ -119,12 +119,21 @@ static void build_batch(tess_ctx *c, uint32_t n, exec_batch *b)
         for (uint32_t r = 0; r < c->kv.n_ranks; r++) b->tables[g][r] = c->tables[g][r];
 }
 
+/* How many of the best ids the sequence's next draw needs from a device; 0: it, or somebody else, needs all logits. */
+static uint32_t best_of(const tess_ctx *c, const ctx_seq *s)
+{
+    bool all = !c->comm || c->p.on_logits || (s->p.flags & TESS_SEQ_ALL_LOGITS) || s->finished || s->p.max_new == 0;
+    return all || c->model->a.vocab_size >= BEST_VOCAB ? 0 : sampler_best_k(&s->p);
+}
+
 /* Room for what the end of this step needs - logits, a new id, the scratch of a draw - before anything runs. */
 static tess_status prepare_logits(tess_ctx *c, uint32_t n, tess_error *err)
 {
     for (uint32_t i = 0; i < n; i++) {
         ctx_seq *s = &c->seqs[c->batch_seq[i]];
         if (!s->logits && !(s->logits = mem_calloc(&c->m, c->model->a.vocab_size, sizeof *s->logits))) return ERR(err, TESS_E_NOMEM, "no memory for logits");
+        if (best_of(c, s) && !s->best) s->best = mem_alloc(&c->m, sizeof *s->best);
+        if (best_of(c, s) && !s->best) return ERR(err, TESS_E_NOMEM, "no memory for a draw");
         if (!mem_grow(&c->m, &s->ids, &s->cap, s->n + 1, sizeof *s->ids)) return ERR(err, TESS_E_NOMEM, "no memory for ids");
         if (s->p.max_new) TRY(sampler_reserve(&c->work, c->model->a.vocab_size, &s->p, err));
     }
@@ -137,25 +146,53 @@ static void deliver(tess_ctx *c, uint32_t row, const exec_batch *b, const float 
     size_t vocab = c->model->a.vocab_size;
     tess_seq id = (uint64_t)s->generation << 32 | (uint64_t)(s - c->seqs);
     if (c->p.on_logits) c->p.on_logits(c->p.logits_user, id, b->pos[row], logits, vocab);
-    if (b->pos[row] + 1 == s->n) memcpy(s->logits, logits, vocab * sizeof *logits);
+    if (b->pos[row] + 1 == s->n) memcpy(s->logits, logits, vocab * sizeof *logits), s->has_best = false;
 }
 
-/* Logits of the rows that were asked for, a few at a time so that a long prompt needs no buffer of its length. */
-static tess_status run_heads(tess_ctx *c, const exec_batch *b, tess_error *err)
+/* Logits of n rows, a few at a time so that a long prompt needs no buffer of its length. */
+static tess_status all_logits(tess_ctx *c, const exec_batch *b, const uint32_t *rows, uint32_t n, tess_error *err)
 {
-    uint32_t n = 0;
-    for (uint32_t r = 0; r < b->n_rows; r++) {
-        const ctx_seq *s = &c->seqs[c->batch_seq[b->seq[r]]];
-        if ((s->p.flags & TESS_SEQ_ALL_LOGITS) || b->pos[r] + 1 == s->n) c->want[n++] = r;
-    }
     for (uint32_t i = 0; i < n; i += EXEC_HEAD_ROWS) {
         const float *logits;
         size_t stride;
         uint32_t k = MIN(n - i, (uint32_t)EXEC_HEAD_ROWS);
-        TRY(exec_head(c->exec, c->want + i, k, &logits, &stride, err));
-        for (uint32_t j = 0; j < k; j++) deliver(c, c->want[i + j], b, logits + j * stride);
+        TRY(exec_head(c->exec, rows + i, k, &logits, &stride, err));
+        for (uint32_t j = 0; j < k; j++) deliver(c, rows[i + j], b, logits + j * stride);
     }
     return TESS_OK;
+}
+
+/* The best ids of n rows. A row that no draw can be made from is fetched whole: sampler_draw says what is wrong. */
+static tess_status best_ids(tess_ctx *c, const exec_batch *b, const uint32_t *rows, uint32_t n, tess_error *err)
+{
+    for (uint32_t i = 0; i < n; i += EXEC_HEAD_ROWS) {
+        sampler_best *out[EXEC_HEAD_ROWS];
+        uint32_t k = MIN(n - i, (uint32_t)EXEC_HEAD_ROWS), most = 0;
+        for (uint32_t j = 0; j < k; j++) {
+            ctx_seq *s = &c->seqs[c->batch_seq[b->seq[rows[i + j]]]];
+            out[j] = s->best;
+            s->has_best = true;
+            most = MAX(most, best_of(c, s));
+        }
+        TRY(exec_head_best(c->exec, rows + i, k, most, out, err));
+        for (uint32_t j = 0; j < k; j++)
+            if (out[j]->n_bad || out[j]->n_open == 0) TRY(all_logits(c, b, &rows[i + j], 1, err));
+    }
+    return TESS_OK;
+}
+
+/* What was asked for of the rows: at the front of `want` those whose logits are, at its end those whose best ids will do. */
+static tess_status run_heads(tess_ctx *c, const exec_batch *b, tess_error *err)
+{
+    uint32_t n = 0, end = c->p.max_step_tokens;
+    for (uint32_t r = 0; r < b->n_rows; r++) {
+        const ctx_seq *s = &c->seqs[c->batch_seq[b->seq[r]]];
+        bool last = b->pos[r] + 1 == s->n;
+        if (last && best_of(c, s)) c->want[--end] = r;
+        else if (last || (s->p.flags & TESS_SEQ_ALL_LOGITS)) c->want[n++] = r;
+    }
+    TRY(all_logits(c, b, c->want, n, err));
+    return best_ids(c, b, c->want + end, c->p.max_step_tokens - end, err);
 }
 
 static bool is_stop(const tess_ctx *c, const ctx_seq *s, int32_t id)
@@ -179,7 +216,11 @@ static tess_status sample(tess_ctx *c, ctx_seq *s, tess_event *ev, size_t *n, te
     tess_seq id = (uint64_t)s->generation << 32 | (uint64_t)(s - c->seqs);
     int32_t token;
     float logprob;
-    tess_status st = sampler_draw(s->logits, c->model->a.vocab_size, s->ids, s->n, s->n_prompt, &s->p, s->draws, &c->work, &token, &logprob, err);
+    tess_status st;
+    if (s->has_best) st = sampler_draw_best(s->best, &s->p, s->draws, &c->work, &token, &logprob, err);
+    else
+        st = sampler_draw(s->logits, c->model->a.vocab_size, s->ids, s->n, s->n_prompt, &s->p, s->draws, &c->work, &token,
+                          &logprob, err);
     if (st < 0) {
         send_done(ev, n, id, s, -1, TESS_DONE_ERROR);
         return st == TESS_E_NONFINITE ? err_prefix(err, st, "after %zu tokens", s->n) : st;
@@ -205,8 +246,9 @@ static tess_status commit(tess_ctx *c, uint32_t n_seqs, tess_event *ev, size_t *
         ctx_seq *s = &c->seqs[c->batch_seq[i]];
         s->n_done += c->take[i];
         for (uint32_t g = 0; g < c->kv.n_groups; g++) kv_table_pass(&c->kv, g, &s->tables[g], s->n_done);
-        s->has_logits = s->n_done == s->n;
-        if (!s->has_logits || s->finished || s->p.max_new == 0) continue;
+        const bool complete = s->n_done == s->n;
+        s->has_logits = complete && !s->has_best;
+        if (!complete || s->finished || s->p.max_new == 0) continue;
         tess_status st = sample(c, s, ev, n, err);
         if (st < 0) worst = st;
     }

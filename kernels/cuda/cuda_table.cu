@@ -1,4 +1,5 @@
 /* cuda_table.cu - the table of cuda_ops.h. */
+#include "best_ops.h"
 #include "cu_ops.cuh"
 
 static const op_cuda_table table = {
@@ -13,7 +14,7 @@ int op_cuda_load(void)
     static int (*const load[])(void) = {
         cu_quant_load,    cu_linear_load, cu_embed_load,   cu_norm_load,   cu_head_sums_load, cu_norm_sums_load, cu_rope_load,
         cu_kv_write_load, cu_attn_load,   cu_act_load,     cu_reduce_load, cu_logits_load,    cu_clamp_load,     cu_route_load,
-        cu_pairs_load,    cu_gather_load, cu_experts_load, cu_mix_load,    cu_gate_load,
+        cu_pairs_load,    cu_gather_load, cu_experts_load, cu_mix_load,    cu_gate_load,      best_load,
     };
     int e = cudaSuccess;
     for (size_t i = 0; i < ARRAY_LEN(load) && e == cudaSuccess; i++) e = load[i]();
