@@ -68,7 +68,9 @@ $(BUILD)/flags: FORCE
 	@echo '$(FLAGS_NOW)' | cmp -s - $@ || echo '$(FLAGS_NOW)' > $@
 
 $(BUILD)/obj/kernels/cpu/avx2%.o: private EXTRA = -mavx2 -mfma -mf16c
+$(BUILD)/obj/kernels/cpu/avxvnni%.o: private EXTRA = -mavx2 -mfma -mf16c -mavxvnni
 $(BUILD)/obj/kernels/cpu/avx512%.o: private EXTRA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
+$(BUILD)/obj/kernels/cpu/avx512vnni%.o: private EXTRA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(SAY) CC '$<'
@@ -119,7 +121,28 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(FULL_LIB)
 	$(SAY) LINK '$@'
 	$(Q)$(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer $^ -o $@ $(LIBS)
 
-TEST_PROGRAMS = $(TESTS:%=$(BUILD)/tests/%)
+# Tests of kernels again, with those of instruction sets that this CPU may lack compiled from SIMDe's functions (tests/simde), which
+# stand before the library's own.
+SIMDE_DIR  ?= /usr/include
+SIMDE_SRC  := $(if $(wildcard $(SIMDE_DIR)/simde/x86/avx512/dpbusd.h),$(wildcard kernels/cpu/avx512*.c kernels/cpu/avxvnni*.c))
+SIMDE_OBJ   = $(SIMDE_SRC:%.c=$(BUILD)/simde/%.o) $(BUILD)/obj/tests/simde/tables.o
+SIMDE_TESTS = t_ops_simde t_attn_simde
+$(BUILD)/obj/tests/simde/tables.o: private EXTRA = $(if $(SIMDE_SRC),-DHAVE_SIMDE)
+$(BUILD)/obj/tests/simde/tables.o: $(BUILD)/simde/sources
+# Built anew also when the package comes or goes.
+$(BUILD)/simde/sources: FORCE
+	@mkdir -p $(@D)
+	@echo '$(SIMDE_SRC)' | cmp -s - $@ || echo '$(SIMDE_SRC)' > $@
+$(BUILD)/simde/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(SAY) SIMD '$<'
+	$(Q)$(CC) $(ALL_CPPFLAGS) -isystem $(SIMDE_DIR) $(ALL_CFLAGS) -mavx2 -mfma -mf16c -Wno-psabi -include tests/simde/avx512.h -c $< -o $@
+$(BUILD)/tests/t_%_simde: $(BUILD)/obj/tests/t_%.o $$(SIMDE_OBJ) $(FULL_LIB)
+	@mkdir -p $(@D)
+	$(SAY) LINK '$@'
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ -o $@ -lcmocka $(LIBS)
+
+TEST_PROGRAMS = $(TESTS:%=$(BUILD)/tests/%) $(SIMDE_TESTS:%=$(BUILD)/tests/%)
 HELPERS       = $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out tests/t_%,$(wildcard tests/*.c)))
 RUN_TESTS     = BUILD='$(BUILD)' CC='$(CC)' NM='$(NM)' bash tests/run.sh
 test-programs: $(TEST_PROGRAMS) $(HELPERS)
@@ -193,4 +216,4 @@ help:
 	@echo 'CUDA: CUDA=0 (no nvcc), CUDA_HOME=$(CUDA_HOME), CUDA_ARCHS="$(CUDA_ARCHS)"'
 	@echo 'Variables: CC, OPT ($(OPT)), WERROR=-Werror, SAN, CFLAGS, CPPFLAGS, LDFLAGS, BUILD, V=1 (print commands)'
 
--include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD)/obj $(BUILD)/simde -name '*.d' 2>/dev/null)

@@ -6,7 +6,7 @@
 #   ./try-it.sh --packages     only installs what building and testing need
 set -eu
 cd "$(dirname "$0")"
-packages="build-essential pkg-config libzstd-dev libxxhash-dev libpcre2-dev libutf8proc-dev libjansson-dev libcmocka-dev python3-pip unzip"
+packages="build-essential pkg-config libzstd-dev libxxhash-dev libpcre2-dev libutf8proc-dev libjansson-dev libcmocka-dev libsimde-dev python3-pip unzip"
 
 missing=$(for p in $packages; do dpkg-query -W -f '${Status}\n' "$p" 2>/dev/null | grep -q '^install ok' || echo "$p"; done)
 if [ -n "$missing" ]; then

@@ -232,7 +232,7 @@ typedef struct { const float *x, *g; size_t xs, gs; uint32_t n_tokens, n; float 
 typedef uint64_t op_exp_sum(const float *x, size_t n, float one, float *max);
 
 typedef struct op_table {
-    const char *name; /* "ref", "avx2" */
+    const char *name; /* "ref", "avx2", "avxvnni", "avx512", "avx512vnni" */
     void (*quant)(const op_quant_args *a, uint32_t thread, uint32_t n_threads);
     void (*linear)(const op_linear_args *a, uint32_t thread, uint32_t n_threads);
     void (*embed)(const op_embed_args *a, uint32_t thread, uint32_t n_threads);
@@ -255,7 +255,8 @@ typedef struct op_table {
     op_exp_sum *exp_sum;
 } op_table;
 extern const op_table op_table_ref;
-extern const op_table op_table_avx2;
+/* x86-64; the others differ from AVX2's in linear, experts and (AVX-512) attn. */
+extern const op_table op_table_avx2, op_table_avxvnni, op_table_avx512, op_table_avx512vnni;
 /* The best table of this CPU; name NULL or "auto", or one of the names above; NULL when this CPU lacks it. */
 const op_table *op_table_get(const char *name);
 /* Floats of scratch that attn needs for n_tokens rows of n_heads heads, positions < max_pos, n_threads threads. */

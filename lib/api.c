@@ -15,7 +15,8 @@
 uint32_t tess_version_number(void) { return TESS_VERSION_NUMBER; }
 const char *tess_build_info(void)
 {
-    return device_built() ? "tessera 0.1.0; cpu: ref avx2; cuda: yes" : "tessera 0.1.0; cpu: ref avx2; cuda: no";
+    return device_built() ? "tessera 0.1.0; cpu: ref avx2 avxvnni avx512 avx512vnni; cuda: yes"
+                          : "tessera 0.1.0; cpu: ref avx2 avxvnni avx512 avx512vnni; cuda: no";
 }
 
 const char *tess_status_name(tess_status s)

@@ -86,22 +86,44 @@ static const op_table *fast; /* NULL: this CPU has none */
         for (uint32_t i_ = 0; i_ < n_; i_++) fn(args, i_, n_); \
     } while (0)
 
-static inline int say_skip(void **state)
-{
-    (void)state;
-    if (!fast) printf("skip: this CPU has no other table than ref\n");
-    return 0;
-}
 #define NEED_FAST() \
     do { \
         if (!fast) skip(); \
     } while (0)
 
-/* Runs `tests` and sets `fast`. */
+/* The tables to test: in t_*_simde (tests/simde) those that are emulated, else all of this CPU but ref. */
+enum { MAX_TABLES = 4 };
+__attribute__((weak)) size_t emulated_tables(op_table *out, const char **why);
+static inline size_t tables_to_test(op_table *out)
+{
+    static const char *const names[MAX_TABLES] = {"avx2", "avxvnni", "avx512", "avx512vnni"};
+    size_t n = 0;
+    const char *why;
+    fast = NULL;
+    if (emulated_tables) {
+        n = emulated_tables(out, &why);
+        if (n == 0) printf("skip: %s\n", why);
+        return n;
+    }
+    for (size_t i = 0; i < MAX_TABLES; i++) {
+        const op_table *t = op_table_get(names[i]);
+        if (t) out[n++] = *t;
+        else printf("skip: this CPU has no %s\n", names[i]);
+    }
+    return n;
+}
+
+/* Runs `tests` for each of the tables, as `fast`; without one for ref alone, if nothing is emulated. */
 #define RUN_OPS_TESTS(tests) \
     do { \
-        fast = op_table_get("auto"); \
-        if (fast == &op_table_ref) fast = NULL; \
-        return cmocka_run_group_tests(tests, say_skip, NULL); \
+        op_table tables[MAX_TABLES]; \
+        size_t n = tables_to_test(tables); \
+        int failed = 0; \
+        for (size_t i = 0; i < n; i++) { \
+            fast = &tables[i]; \
+            failed += cmocka_run_group_tests_name(fast->name, tests, NULL, NULL); \
+        } \
+        if (n == 0 && !emulated_tables) failed = cmocka_run_group_tests_name("ref", tests, NULL, NULL); \
+        return failed; \
     } while (0)
 #endif

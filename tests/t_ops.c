@@ -1,4 +1,5 @@
 /* t_ops.c - kernels: ref.c against double precision, every other table against ref.c bit for bit, nothing written outside. */
+#include "../kernels/cpu/cpu.h"
 #include "ops_weight.h"
 
 /* ---- functions ---- */
@@ -598,16 +599,50 @@ static void tables_are_found(void **state)
     assert_ptr_equal(op_table_get("auto"), op_table_get(NULL));
     assert_null(op_table_get("abacus"));
     assert_string_equal(op_table_get("ref")->name, "ref");
+    const op_table *const others[] = {&op_table_avx2, &op_table_avxvnni, &op_table_avx512, &op_table_avx512vnni};
+    for (size_t i = 0; i < ARRAY_LEN(others); i++) { /* a name finds its table or nothing */
+        const op_table *t = op_table_get(others[i]->name);
+        if (t) assert_ptr_equal(t, others[i]);
+    }
     op_kv pg = {.dtype = DT_F16, .page_tokens = 32, .n_kv_heads = 3, .k_dim = 20, .v_dim = 5};
     op_kv_layout(&pg);
     assert_int_equal(pg.v_off, 1280);
     assert_int_equal(pg.head_bytes, 1280 + 320);
 }
 
+/* What CPUs say of themselves, and which kernels may run on them. */
+static void instruction_sets_are_told_apart(void **state)
+{
+    (void)state;
+    const uint32_t f16c_fma_xsave = 1u << 29 | 1 << 12 | 1 << 27, avx2 = 1 << 5, f_dq_bw_vl = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
+    const struct {
+        const char *what;
+        cpu_words w;
+        uint32_t sets;
+    } cpus[] = {
+        {"none", {0}, 0},
+        {"AVX2", {f16c_fma_xsave, avx2, 0, 0, 7}, CPU_AVX2},
+        {"AVX2 without FMA", {f16c_fma_xsave & ~(1u << 12), avx2, 0, 0, 7}, 0},
+        {"AVX2 without F16C", {f16c_fma_xsave & ~(1u << 29), avx2, 0, 0, 7}, 0},
+        {"AVX2, registers not kept", {f16c_fma_xsave, avx2, 0, 0, 3}, 0},
+        {"no XGETBV", {f16c_fma_xsave & ~(1u << 27), avx2, 0, 0, 7}, 0},
+        {"AVX-VNNI", {f16c_fma_xsave, avx2, 0, 1 << 4, 7}, CPU_AVX2 | CPU_AVXVNNI},
+        {"AVX-512", {f16c_fma_xsave, avx2 | f_dq_bw_vl, 0, 0, 0xe7}, CPU_AVX2 | CPU_AVX512},
+        {"AVX-512 F alone", {f16c_fma_xsave, avx2 | 1 << 16, 1 << 11, 0, 0xe7}, CPU_AVX2},
+        {"AVX-512 without VL", {f16c_fma_xsave, avx2 | (f_dq_bw_vl & ~(1u << 31)), 1 << 11, 0, 0xe7}, CPU_AVX2},
+        {"AVX-512, registers not kept", {f16c_fma_xsave, avx2 | f_dq_bw_vl, 1 << 11, 0, 7}, CPU_AVX2},
+        {"AVX-512 with VNNI", {f16c_fma_xsave, avx2 | f_dq_bw_vl, 1 << 11, 0, 0xe7}, CPU_AVX2 | CPU_AVX512 | CPU_AVX512VNNI},
+        {"all", {f16c_fma_xsave, avx2 | f_dq_bw_vl, 1 << 11, 1 << 4, 0xe7}, CPU_AVX2 | CPU_AVXVNNI | CPU_AVX512 | CPU_AVX512VNNI},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cpus); i++)
+        if (cpu_sets(&cpus[i].w) != cpus[i].sets) fail_msg("%s: %x, want %x", cpus[i].what, cpu_sets(&cpus[i].w), cpus[i].sets);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tables_are_found),
+        cmocka_unit_test(instruction_sets_are_told_apart),
         cmocka_unit_test(exp_is_right),
         cmocka_unit_test(tanh_is_right),
         cmocka_unit_test(activations_are_right),

@@ -4,6 +4,12 @@
  * The rule that gives equal bits: a vector lane does, in the same order, exactly the operations that ref.c does for one
  * element. Lanes are 8 rows of a weight, 8 positions of K, 8 dimensions of V, or 8 elements; no lane is ever added to another,
  * except in lanes8_total, whose order is part of the contract.
+ *
+ * Other instruction sets: avx512_*.c and avxvnni_*.c define one or both of these and include the avx2_*.c file of that name.
+ *   ISA_AVX512  vectors of 16 lanes (F, BW, DQ, VL) where many products are taken: V() and VB below. Two blocks of 8 lanes lie side
+ *               by side in one vector and never meet, so a lane still does what it does in AVX2.
+ *   ISA_VNNI    products of bytes by vpdpbusd. They are summed in 32 bits without saturation, hence to the same integers.
+ * Functions that differ have names of their own, which the list below gives them; all others are AVX2's.
  */
 #ifndef TESS_AVX2_H
 #define TESS_AVX2_H
@@ -19,12 +25,55 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* ---- names and vectors of the instruction set ---- */
+#ifdef ISA_AVX512
+#define avx2_tile_get avx512_tile_get
+#define avx2_tile_k8 avx512_tile_k8
+#define avx2_linear_floats avx512_linear_floats
+#define avx2_attn avx512_attn
+#endif
+#if defined(ISA_AVX512) && defined(ISA_VNNI)
+#define avx2_linear avx512vnni_linear
+#define avx2_experts avx512vnni_experts
+#elif defined(ISA_AVX512)
+#define avx2_linear avx512_linear
+#define avx2_experts avx512_experts
+#elif defined(ISA_VNNI)
+#define avx2_linear avxvnni_linear
+#define avx2_experts avxvnni_experts
+#endif
+
+INLINE __m128i load64(const void *p) { return _mm_loadl_epi64((const __m128i *)p); }
+INLINE __m128i load128(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
+INLINE __m256i load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+
+/* A vector of VB blocks of 8 lanes, vf of floats and vi of integers. V(op) is the intrinsic of that width. */
+#ifdef ISA_AVX512
+enum { VB = 2 };
+typedef __m512 vf;
+typedef __m512i vi;
+#define V(op) _mm512_##op
+INLINE vi v_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+INLINE vi v_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
+INLINE vi v_blocks(const __m256i *b) { return _mm512_inserti64x4(_mm512_castsi256_si512(b[0]), b[1], 1); }
+INLINE vf v_as_float(vi v) { return _mm512_castsi512_ps(v); }
+#else
+enum { VB = 1 };
+typedef __m256 vf;
+typedef __m256i vi;
+#define V(op) _mm256_##op
+INLINE vi v_and(vi a, vi b) { return _mm256_and_si256(a, b); }
+INLINE vi v_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
+INLINE vi v_blocks(const __m256i *b) { return b[0]; }
+INLINE vf v_as_float(vi v) { return _mm256_castsi256_ps(v); }
+#endif
+
 /*
  * The tile: n_b row blocks of 8 lanes by n_t tokens, every accumulator a chain in ascending k.
  *   acc[t * as + b * 8 + lane] = chain over k of fma(w[b][k * step + lane], x[t][k], .)
  * from 0, or from what acc holds (`more`), so that a chain may be cut at any k. step counts elements of the dtype. What lies
  * `ahead` bytes behind each weight is prefetched, which may be no memory at all.
- * Shapes that exist: n_b = 4 with n_t 1..3, n_b = 2 with n_t 1..6.
+ * Shapes that exist: n_b = 2 with n_t 1..6; n_b = 4 with n_t 1..3, with 16 lanes 1..6.
  */
 enum { TILE_T = 6, TILE_B = 4 };
 typedef void (*avx2_tile)(const uint8_t *const *w, size_t step, const float *const *x, size_t n_k, float *acc, size_t as, bool more,
@@ -34,7 +83,7 @@ avx2_tile avx2_tile_get(uint32_t dtype, uint32_t n_b, uint32_t n_t);
 avx2_tile avx2_tile_k8(uint32_t n_b, uint32_t n_t);
 void avx2_k8_to_f32(const uint8_t *block, uint32_t n_k, float *out); /* one block of 8 lanes to [n_k][8] */
 /* Row blocks of the tile for n_t tokens: as many accumulators as registers. */
-static inline uint32_t avx2_tile_blocks(uint32_t n_t) { return n_t <= 3 ? 4 : 2; }
+static inline uint32_t avx2_tile_blocks(uint32_t n_t) { return VB == 2 || n_t <= 3 ? 4 : 2; }
 /* The tiles that n tokens are cut into are as equal as can be: the size of tile number i of ceil(n / TILE_T). */
 static inline uint32_t avx2_tile_cut(uint32_t n, uint32_t i)
 {
@@ -43,9 +92,8 @@ static inline uint32_t avx2_tile_cut(uint32_t n, uint32_t i)
 }
 
 void avx2_linear(const op_linear_args *a, uint32_t thread, uint32_t n_threads);
-/* The same for a share of q8 or q4 weights, avx2_quant.c. */
-void avx2_linear_quant(const op_linear_args *a, run_share *s);
-void avx2_quant(const op_quant_args *a, uint32_t thread, uint32_t n_threads);
+void avx2_experts(const op_experts_args *a, uint32_t thread, uint32_t n_threads);
+void avx2_linear_floats(const op_linear_args *a, run_share *s); /* the part of avx2_linear that is in avx2_linear.c */
 void avx2_kv_write(const op_kv_write_args *a, uint32_t thread, uint32_t n_threads);
 void avx2_attn(const op_attn_args *a, uint32_t thread, uint32_t n_threads);
 
@@ -65,9 +113,9 @@ INLINE void store_some(float *p, __m256 v, uint32_t n)
 /* 8 elements of a float dtype, or int8. */
 INLINE __m256 widen8(uint32_t dt, const uint8_t *p)
 {
-    if (dt == DT_I8) return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
+    if (dt == DT_I8) return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load64(p)));
     if (dt == DT_F32) return _mm256_loadu_ps((const float *)(const void *)p);
-    __m128i h = _mm_loadu_si128((const __m128i *)(const void *)p);
+    __m128i h = load128(p);
     if (dt == DT_F16) return _mm256_cvtph_ps(h);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }

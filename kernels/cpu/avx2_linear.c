@@ -1,15 +1,15 @@
 /*
- * avx2_linear.c - y = W x for weights in TILE8: floats here, q8 and q4 in avx2_quant.c.
+ * avx2_linear.c - y = W x for float weights in TILE8; those of q8 and q4, and the operation itself, are in avx2_quant.c.
  *
  * Few tokens (up to one tile): the memory bus is the limit. A thread walks its row blocks as 4 (or 2) streams a quarter
  * (half) of its blocks apart, which are so many independent chains and prefetch streams.
- * Many tokens: two adjacent row blocks against tiles of up to 6 tokens; a block of tokens small enough that its activations
- * stay in the L2 cache meets all weights of the share. K is cut so that the weights of a tile stay in L1; the sums wait in
- * a buffer meanwhile, which does not change them.
+ * Many tokens: two adjacent vectors of row blocks against tiles of up to 6 tokens; a block of tokens small enough that its
+ * activations stay in the L2 cache meets all weights of the share. K is cut so that the weights of a tile stay in L1; the sums
+ * wait in a buffer meanwhile, which does not change them.
  */
 #include "avx2.h"
 
-enum { PAIR = 2 * TILE_ROWS, K_BLOCK = 768, T_BLOCK = 96, X_BYTES = 384 << 10, AHEAD = 1536 };
+enum { MANY = 2 * VB, WIDTH = MANY * TILE_ROWS, K_BLOCK = 768, T_BLOCK = 96, X_BYTES = 384 << 10, AHEAD = 1536 };
 
 /* A row block is read through all leaves before the next one: where one piece holds the leaves, a stream is one run of memory. */
 static void linear_few(const op_linear_args *a, run_share *s)
@@ -17,7 +17,7 @@ static void linear_few(const op_linear_args *a, run_share *s)
     uint32_t n_t = a->n_tokens, n_b = avx2_tile_blocks(n_t);
     avx2_tile tile = avx2_tile_get(a->w->dtype, n_b, n_t);
     uint64_t each = ceil_div(s->b1 - s->b0, n_b);
-    float sums[LEAF_PLACES][TILE_T * 2 * TILE_ROWS];
+    float sums[LEAF_PLACES][TILE_T * WIDTH];
     const float *x[TILE_T];
     for (uint64_t i = 0; i < each; i++) {
         uint64_t b[TILE_B];
@@ -37,22 +37,24 @@ static void linear_few(const op_linear_args *a, run_share *s)
     }
 }
 
-/* One leaf of row blocks b and b + 1 (if in the share) for tokens [t0, t0 + n): acc[token][PAIR]. */
-static void linear_pair(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t0, uint32_t n, float *acc)
+/* One leaf of row blocks [b, b + MANY), as far as they are in the share, for tokens [t0, t0 + n): acc[token][WIDTH]. */
+static void linear_blocks(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t0, uint32_t n, float *acc)
 {
     const op_run *r = s->run;
     size_t k_bytes = (size_t)TILE_ROWS * (a->w->dtype == DT_F32 ? 4 : 2);
-    const uint8_t *w0 = r->data + b * r->block_stride, *w1 = b + 1 < s->b1 ? w0 + r->block_stride : w0;
-    size_t ahead = 2 * r->block_stride; /* the next pair, while this one is used from the cache */
+    const uint8_t *w0[MANY];
+    for (uint32_t j = 0; j < MANY; j++) w0[j] = r->data + (b + j < s->b1 ? b + j : b) * r->block_stride;
+    size_t ahead = MANY * r->block_stride; /* the next blocks, while these are used from the cache */
     uint32_t k = 0;
     do {
         uint32_t n_k = MIN((uint32_t)K_BLOCK, r->n_k - k);
-        const uint8_t *w[2] = {w0 + k * k_bytes, w1 + k * k_bytes};
+        const uint8_t *w[MANY];
+        for (uint32_t j = 0; j < MANY; j++) w[j] = w0[j] + k * k_bytes;
         for (uint32_t i = 0, done = 0; done < n; i++) {
             uint32_t n_t = avx2_tile_cut(n, i);
             const float *x[TILE_T];
             for (uint32_t t = 0; t < n_t; t++) x[t] = a->x + (t0 + done + t) * a->xs + r->k0 + k;
-            avx2_tile_get(a->w->dtype, 2, n_t)(w, TILE_ROWS, x, n_k, acc + done * PAIR, PAIR, k > 0, ahead);
+            avx2_tile_get(a->w->dtype, MANY, n_t)(w, TILE_ROWS, x, n_k, acc + done * WIDTH, WIDTH, k > 0, ahead);
             done += n_t;
         }
         k += n_k;
@@ -63,26 +65,22 @@ static void linear_many(const op_linear_args *a, run_share *s)
 {
     uint32_t fit = (uint32_t)(X_BYTES / sizeof(float)) / MAX(a->w->n_k, 1u) / TILE_T * TILE_T;
     uint32_t block = MAX(2u * TILE_T, MIN((uint32_t)T_BLOCK, fit));
-    float sums[LEAF_PLACES][T_BLOCK * PAIR];
+    float sums[LEAF_PLACES][T_BLOCK * WIDTH];
     for (uint32_t t0 = 0; t0 < a->n_tokens; t0 += block)
-        for (uint64_t b = s->b0; b < s->b1; b += 2) {
+        for (uint64_t b = s->b0; b < s->b1; b += MANY) {
             uint32_t n = MIN(block, a->n_tokens - t0);
             for (uint32_t l = 0; l < a->w->n_leaves; l++) {
                 run_leaf(s, l);
-                linear_pair(a, s, b, t0, n, sums[leaf_place(a, l)]);
-                if (!leaf_done(a, l, sums[0], ARRAY_LEN(sums[0]), (size_t)n * PAIR)) continue;
-                for (uint32_t j = 0; j < 2 && b + j < s->b1; j++) store_tokens(a, s, b + j, t0, n, sums[0] + j * TILE_ROWS, PAIR);
+                linear_blocks(a, s, b, t0, n, sums[leaf_place(a, l)]);
+                if (!leaf_done(a, l, sums[0], ARRAY_LEN(sums[0]), (size_t)n * WIDTH)) continue;
+                for (uint32_t j = 0; j < MANY && b + j < s->b1; j++)
+                    store_tokens(a, s, b + j, t0, n, sums[0] + j * TILE_ROWS, WIDTH);
             }
         }
 }
 
-void avx2_linear(const op_linear_args *a, uint32_t thread, uint32_t n_threads)
+void avx2_linear_floats(const op_linear_args *a, run_share *s)
 {
-    run_walk walk = run_walk_start(a, thread, n_threads);
-    run_share s;
-    while (a->n_tokens && run_walk_next(&walk, &s)) {
-        if (dtype_is_quant(a->w->dtype)) avx2_linear_quant(a, &s);
-        else if (a->n_tokens <= TILE_T) linear_few(a, &s);
-        else linear_many(a, &s);
-    }
+    if (a->n_tokens <= TILE_T) linear_few(a, s);
+    else linear_many(a, s);
 }

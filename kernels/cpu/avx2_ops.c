@@ -1,5 +1,56 @@
-/* avx2_ops.c - the operations that are neither linear nor attention, and the table. Arithmetic as in ref.c, 8 elements at once. */
+/*
+ * avx2_ops.c - the operations that are neither linear nor attention, and the tables of all x86 instruction sets, which have
+ * these in common. Arithmetic as in ref.c, 8 elements at once.
+ */
 #include "avx2.h"
+
+/* ---- activations as groups ---- */
+INLINE int32_t max_lane(__m256i v)
+{
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
+}
+INLINE int32_t sum_lanes(__m256i v)
+{
+    __m128i m = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    m = _mm_add_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
+}
+
+static void group_of(const float *x, uint32_t n, op_group *y)
+{
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    __m256 v[4];
+    __m256i top = _mm256_setzero_si256(), q[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        v[i] = n > 8 * i ? load_some(x + 8 * i, n - 8 * i) : _mm256_setzero_ps();
+        top = _mm256_max_epi32(top, _mm256_and_si256(_mm256_castps_si256(v[i]), magnitude));
+    }
+    int32_t bits = max_lane(top);
+    float amax;
+    memcpy(&amax, &bits, 4);
+    if (bits >= 0x7f800000 || amax < QUANT_MIN) {
+        memset(y, 0, sizeof *y);
+        if (bits >= 0x7f800000) y->d = y->s = NAN;
+        return;
+    }
+    __m256 inv = set8(127.0f / amax);
+    for (uint32_t i = 0; i < 4; i++) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inv)); /* to nearest even */
+    __m256i sum = _mm256_add_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3]));
+    __m256i all = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+    _mm256_storeu_si256((__m256i *)(void *)y->q, _mm256_permutevar8x32_epi32(all, order));
+    y->d = amax / 127.0f;
+    y->s = y->d * (float)sum_lanes(sum);
+}
+
+static void avx2_quant(const op_quant_args *a, uint32_t thread, uint32_t n_threads)
+{
+    group_walk walk = group_walk_start(a, thread, n_threads);
+    const float *x;
+    op_group *y;
+    for (uint32_t n; group_walk_next(&walk, &x, &n, &y);) group_of(x, n, y);
+}
 
 /* ---- norm ---- */
 static float mean_of(const float *x, uint32_t n)
@@ -246,11 +297,6 @@ static void avx2_gate(const op_switch_args *a, uint32_t thread, uint32_t n_threa
     }
 }
 
-static void avx2_experts(const op_experts_args *a, uint32_t thread, uint32_t n_threads)
-{
-    experts_by(avx2_linear, a, thread, n_threads);
-}
-
 /* Of 8 elements, the last of n filled up with -inf, which neither the maximum nor the sum sees. */
 static __m256 load_open(const float *x, size_t n)
 {
@@ -293,26 +339,23 @@ static uint64_t avx2_exp_sum(const float *x, size_t n, float one, float *max)
     return sum;
 }
 
-const op_table op_table_avx2 = {
-    .name = "avx2",
-    .quant = avx2_quant,
-    .linear = avx2_linear,
-    .embed = ref_embed,
-    .norm = avx2_norm,
-    .head_sums = avx2_head_sums,
-    .norm_sums = avx2_norm_sums,
-    .rope = avx2_rope,
-    .kv_write = avx2_kv_write,
-    .attn = avx2_attn,
-    .act = avx2_act,
-    .reduce = avx2_reduce,
-    .logits = avx2_logits,
-    .clamp = ref_clamp,
-    .route = ref_route,
-    .pairs = ref_pairs,
-    .gather = ref_gather,
-    .experts = avx2_experts,
-    .mix = avx2_mix,
-    .gate = avx2_gate,
-    .exp_sum = avx2_exp_sum,
-};
+/* ---- the tables ---- */
+void avxvnni_linear(const op_linear_args *a, uint32_t thread, uint32_t n_threads);
+void avxvnni_experts(const op_experts_args *a, uint32_t thread, uint32_t n_threads);
+void avx512_linear(const op_linear_args *a, uint32_t thread, uint32_t n_threads);
+void avx512_experts(const op_experts_args *a, uint32_t thread, uint32_t n_threads);
+void avx512_attn(const op_attn_args *a, uint32_t thread, uint32_t n_threads);
+void avx512vnni_linear(const op_linear_args *a, uint32_t thread, uint32_t n_threads);
+void avx512vnni_experts(const op_experts_args *a, uint32_t thread, uint32_t n_threads);
+
+#define TABLE(isa, linear_, experts_, attn_) \
+    { \
+        .name = isa, .quant = avx2_quant, .linear = linear_, .embed = ref_embed, .norm = avx2_norm, .head_sums = avx2_head_sums, \
+        .norm_sums = avx2_norm_sums, .rope = avx2_rope, .kv_write = avx2_kv_write, .attn = attn_, .act = avx2_act, \
+        .reduce = avx2_reduce, .logits = avx2_logits, .clamp = ref_clamp, .route = ref_route, .pairs = ref_pairs, \
+        .gather = ref_gather, .experts = experts_, .mix = avx2_mix, .gate = avx2_gate, .exp_sum = avx2_exp_sum, \
+    }
+const op_table op_table_avx2 = TABLE("avx2", avx2_linear, avx2_experts, avx2_attn);
+const op_table op_table_avxvnni = TABLE("avxvnni", avxvnni_linear, avxvnni_experts, avx2_attn);
+const op_table op_table_avx512 = TABLE("avx512", avx512_linear, avx512_experts, avx512_attn);
+const op_table op_table_avx512vnni = TABLE("avx512vnni", avx512vnni_linear, avx512vnni_experts, avx512_attn);

@@ -1,28 +1,66 @@
 /*
- * avx2_quant.c - q8 and q4 weights, and activations as groups for them.
+ * avx2_quant.c - linear; q8 and q4 weights.
  *
  * Integers: a vector holds 4 columns of 8 rows; 4 activations are broadcast against it. vpmaddubsw wants one unsigned side:
  * of q8 that is |w|, the sign going to the activation (|w| <= 128, |x| <= 127, so a pair is within 32512 and never
  * saturates); codes of q4 are unsigned themselves, and 8 products of a lane (at most 30480) still fit in 16 bits. All sums of
- * a group are exact, so how they are taken is free; the f32 chain over groups is that of ref.c.
+ * a group are exact, so how they are taken is free; the f32 chain over groups is that of ref.c. vpdpbusd does both steps at once,
+ * and sums in 32 bits.
  *
  * Few tokens: a thread walks its row blocks as 4 (or 2) streams, as in avx2_linear.c; sums stay in registers.
  * Many tokens: the codes of half a q8 tile, or of half of two q4 tiles, stay in registers while up to T_BLOCK tokens pass, whose
- * groups of one number lie one after another; integer sums of the first half wait in a buffer, and so do the chains.
+ * groups of one number lie one after another; integer sums of the first half wait in a buffer, and so do the chains. With 16
+ * lanes a tile is those of two row blocks, and twice as many registers hold all of it: there is no first half.
  * Four row blocks follow on each other, so that the groups come from L1.
  * Without groups (compute f32) tiles are turned into floats and multiplied by avx2_tile.
  */
 #include "avx2.h"
 
 enum { FEW = 4, T_BLOCK = 128, B_BLOCK = 4, PAIR = 2 * TILE_ROWS, AHEAD = 1536, F32_GROUPS = 12 };
+enum { LANES = VB * TILE_ROWS, FOURS = GROUP_K / 4, HELD = VB * FOURS / 2 }; /* HELD: fours of columns that stay in registers */
 
-INLINE __m256i load256(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
-INLINE __m256 load_f16x8(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p)); }
-INLINE __m256i four_of(const op_group *x, uint32_t j)
+/*
+ * What differs between instruction sets, for vectors of 8 lanes and of V's: a lane of u (unsigned bytes) times the same of s
+ * (signed), added to acc. dot_q8 sums in 32 bits. dot_q4 may sum in 16 bits until dot_q4_end.
+ */
+#ifdef ISA_VNNI
+#define DOTS(name, vec, mm, dpbusd) \
+    INLINE vec name##_q8(vec acc, vec u, vec s) { return dpbusd(acc, u, s); } \
+    INLINE vec name##_q4(vec acc, vec u, vec s) { return dpbusd(acc, u, s); } \
+    INLINE vec name##_q4_end(vec acc) { return acc; }
+#else
+#define DOTS(name, vec, mm, dpbusd) \
+    INLINE vec name##_q8(vec acc, vec u, vec s) \
+    { \
+        return mm##_add_epi32(acc, mm##_madd_epi16(mm##_maddubs_epi16(u, s), mm##_set1_epi16(1))); \
+    } \
+    INLINE vec name##_q4(vec acc, vec u, vec s) { return mm##_add_epi16(acc, mm##_maddubs_epi16(u, s)); } \
+    INLINE vec name##_q4_end(vec acc) { return mm##_madd_epi16(acc, mm##_set1_epi16(1)); }
+#endif
+#ifdef ISA_AVX512
+DOTS(dot8, __m256i, _mm256, _mm256_dpbusd_epi32)
+DOTS(dot, vi, _mm512, _mm512_dpbusd_epi32)
+#else
+DOTS(dot8, __m256i, _mm256, _mm256_dpbusd_avx_epi32)
+#define dot_q8 dot8_q8
+#define dot_q4 dot8_q4
+#define dot_q4_end dot8_q4_end
+#endif
+/* A value that the compiler shall not compute in another way. In tests, where a vector of AVX-512 is no register, nothing. */
+#if defined(ISA_AVX512) && defined(__AVX512F__)
+#define HOLD(v) __asm__("" : "+v"(v))
+#elif defined(ISA_AVX512)
+#define HOLD(v) (void)(v)
+#else
+#define HOLD(v) __asm__("" : "+x"(v))
+#endif
+
+INLINE __m256 load_f16x8(const uint8_t *p) { return _mm256_cvtph_ps(load128(p)); }
+INLINE int32_t four_at(const op_group *x, uint32_t j)
 {
     int32_t v;
     memcpy(&v, x->q + 4 * j, 4);
-    return _mm256_set1_epi32(v);
+    return v;
 }
 INLINE void q4_pair(const uint8_t *tile, uint32_t j, __m256i *lo, __m256i *hi)
 {
@@ -34,7 +72,6 @@ INLINE void q4_pair(const uint8_t *tile, uint32_t j, __m256i *lo, __m256i *hi)
 /* ---- one tile, one token at a time, codes from memory: for few tokens ---- */
 INLINE void dots_few(uint32_t dt, const uint8_t *tile, const op_group *x, uint32_t n_t, __m256i *dot)
 {
-    const __m256i ones = _mm256_set1_epi16(1);
     const uint32_t steps = dt == DT_Q8 ? 8 : 4;
     UNROLL for (uint32_t t = 0; t < n_t; t++) dot[t] = _mm256_setzero_si256();
     UNROLL for (uint32_t j = 0; j < steps; j++)
@@ -44,17 +81,15 @@ INLINE void dots_few(uint32_t dt, const uint8_t *tile, const op_group *x, uint32
         else q4_pair(tile, j, &w, &hi);
         UNROLL for (uint32_t t = 0; t < n_t; t++)
         {
-            if (dt == DT_Q8) {
-                __m256i p = _mm256_maddubs_epi16(hi, _mm256_sign_epi8(four_of(x + t, j), w));
-                dot[t] = _mm256_add_epi32(dot[t], _mm256_madd_epi16(p, ones));
-            } else { /* 16-bit sums until the end */
-                dot[t] = _mm256_add_epi16(dot[t], _mm256_maddubs_epi16(w, four_of(x + t, 2 * j)));
-                dot[t] = _mm256_add_epi16(dot[t], _mm256_maddubs_epi16(hi, four_of(x + t, 2 * j + 1)));
+            if (dt == DT_Q8) dot[t] = dot8_q8(dot[t], hi, _mm256_sign_epi8(_mm256_set1_epi32(four_at(x + t, j)), w));
+            else {
+                dot[t] = dot8_q4(dot[t], w, _mm256_set1_epi32(four_at(x + t, 2 * j)));
+                dot[t] = dot8_q4(dot[t], hi, _mm256_set1_epi32(four_at(x + t, 2 * j + 1)));
             }
         }
     }
     if (dt == DT_Q4)
-        UNROLL for (uint32_t t = 0; t < n_t; t++) dot[t] = _mm256_madd_epi16(dot[t], ones);
+        UNROLL for (uint32_t t = 0; t < n_t; t++) dot[t] = dot8_q4_end(dot[t]);
 }
 
 INLINE __m256 add_group(uint32_t dt, __m256 acc, __m256i dot, __m256 d, __m256 m, const op_group *x)
@@ -123,90 +158,115 @@ static void quant_few(const op_linear_args *a, run_share *s)
 }
 
 /* ---- tiles in registers, many tokens ---- */
-/* Half a tile of q8, columns [4 * from, 4 * from + 16): |w| and signs take 8 registers. vpsignb costs as much as a product, an
+/* The f16 numbers at `at` of VB tiles. */
+INLINE vf scales_of(const uint8_t *const *tile, size_t at)
+{
+#ifdef ISA_AVX512
+    return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(load128(tile[0] + at)), load128(tile[1] + at), 1));
+#else
+    return load_f16x8(tile[0] + at);
+#endif
+}
+/* acc + dot * (d * x.d), with minima (or NULL) + m * x.s */
+INLINE void add_groups(float *acc, vi dot, vf d, const vf *m, const op_group *x)
+{
+    vf s = V(fmadd_ps)(V(cvtepi32_ps)(dot), V(mul_ps)(d, V(set1_ps)(x->d)), V(loadu_ps)(acc));
+    V(storeu_ps)(acc, m ? V(fmadd_ps)(*m, V(set1_ps)(x->s), s) : s);
+}
+
+/* Fours of columns [from, from + HELD) of a q8 tile: |w| and signs take 8 registers, or 16. vpsignb costs as much as a product, an
  * exclusive or half of that: where w < 0, |w| * ~x = w * x - |w|, so a row's sum that starts from the |w| of its negative codes
  * is exact. ~x >= -128 and |w| <= 128, so a pair is at least -32768. */
 typedef struct {
-    __m256i u[4], flip[4], start;
-} q8_half;
-INLINE q8_half q8_half_of(const uint8_t *tile, uint32_t from)
+    vi u[HELD], flip[HELD], start;
+} q8_held;
+INLINE q8_held q8_held_of(const uint8_t *const *tile, uint32_t from)
 {
-    q8_half h = {.start = _mm256_setzero_si256()};
-    UNROLL for (uint32_t j = 0; j < 4; j++)
+    q8_held h = {.start = V(set1_epi32)(0)};
+    UNROLL for (uint32_t j = 0; j < HELD; j++)
     {
-        __m256i w = load256(tile + 16 + 32 * (from + j));
-        h.u[j] = _mm256_abs_epi8(w);
-        h.flip[j] = _mm256_cmpgt_epi8(_mm256_setzero_si256(), w);
-        __m256i pairs = _mm256_maddubs_epi16(_mm256_and_si256(h.u[j], h.flip[j]), _mm256_set1_epi8(1));
-        h.start = _mm256_add_epi32(h.start, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+        __m256i u[VB], flip[VB];
+        UNROLL for (uint32_t b = 0; b < VB; b++)
+        {
+            __m256i w = load256(tile[b] + 16 + 32 * (from + j));
+            u[b] = _mm256_abs_epi8(w);
+            flip[b] = _mm256_cmpgt_epi8(_mm256_setzero_si256(), w);
+        }
+        h.u[j] = v_blocks(u), h.flip[j] = v_blocks(flip);
+        h.start = dot_q8(h.start, v_and(h.u[j], h.flip[j]), V(set1_epi8)(1));
     }
     return h;
 }
-INLINE __m256i q8_half_dot(const q8_half *h, const op_group *x, uint32_t from, __m256i dot)
+INLINE vi q8_held_dot(const q8_held *h, const op_group *x, uint32_t from, vi dot)
 {
-    UNROLL for (uint32_t j = 0; j < 4; j++)
-    {
-        __m256i p = _mm256_maddubs_epi16(h->u[j], _mm256_xor_si256(four_of(x, from + j), h->flip[j]));
-        dot = _mm256_add_epi32(dot, _mm256_madd_epi16(p, _mm256_set1_epi16(1)));
-    }
+    UNROLL for (uint32_t j = 0; j < HELD; j++)
+        dot = dot_q8(dot, h->u[j], v_xor(V(set1_epi32)(four_at(x, from + j)), h->flip[j]));
     return dot;
 }
 
-static void q8_many(const uint8_t *tile, const op_group *x, uint32_t n, float *acc)
+static void q8_many(const uint8_t *const *tile, const op_group *x, uint32_t n, float *acc)
 {
-    __m256 d = load_f16x8(tile);
-    __m256i part[T_BLOCK];
-    q8_half h = q8_half_of(tile, 0);
-    for (uint32_t t = 0; t < n; t++) part[t] = q8_half_dot(&h, x + t, 0, h.start);
-    h = q8_half_of(tile, 4);
-    for (uint32_t t = 0; t < n; t++, x++, acc += TILE_ROWS) {
-        __m256i dot = q8_half_dot(&h, x, 4, _mm256_add_epi32(part[t], h.start));
-        _mm256_storeu_ps(acc, add_group(DT_Q8, _mm256_loadu_ps(acc), dot, d, d, x));
+    vf d = scales_of(tile, 0);
+    vi part[T_BLOCK];
+    q8_held h = q8_held_of(tile, 0);
+    if (HELD < FOURS) {
+        for (uint32_t t = 0; t < n; t++) part[t] = q8_held_dot(&h, x + t, 0, h.start);
+        h = q8_held_of(tile, HELD);
+    }
+    for (uint32_t t = 0; t < n; t++, x++, acc += LANES) {
+        vi dot = HELD < FOURS ? V(add_epi32)(part[t], h.start) : h.start;
+        add_groups(acc, q8_held_dot(&h, x, FOURS - HELD, dot), d, NULL, x);
     }
 }
 
-/* Adds four columns times four of two q4 tiles, u, to their 16-bit sums. The order is held by hand: with a tree of sums, which the
- * compiler would make, codes leave the registers. */
-INLINE void q4_half_dots(__m256i u[2][4], const op_group *x, uint32_t from, __m256i dot[2])
+/* Codes of fours of columns [from, from + HELD), and their products with a token for two q4 tiles. The order is held by hand:
+ * with a tree of sums, which the compiler would make, codes leave the registers. */
+INLINE void q4_held_of(const uint8_t *const *tile, uint32_t from, vi *u)
 {
-    UNROLL for (uint32_t j = 0; j < 4; j++)
+    UNROLL for (uint32_t j = 0; j < HELD; j += 2)
     {
-        __m256i x4 = four_of(x, from + j);
-        __asm__("" : "+x"(x4));
+        __m256i lo[VB], hi[VB];
+        UNROLL for (uint32_t b = 0; b < VB; b++) q4_pair(tile[b], (from + j) / 2, &lo[b], &hi[b]);
+        u[j] = v_blocks(lo), u[j + 1] = v_blocks(hi);
+    }
+}
+INLINE void q4_held_dots(vi u[2][HELD], const op_group *x, uint32_t from, vi dot[2])
+{
+    UNROLL for (uint32_t j = 0; j < HELD; j++)
+    {
+        vi x4 = V(set1_epi32)(four_at(x, from + j));
+        HOLD(x4);
         UNROLL for (uint32_t b = 0; b < 2; b++)
         {
-            dot[b] = _mm256_add_epi16(dot[b], _mm256_maddubs_epi16(u[b][j], x4));
-            __asm__("" : "+x"(dot[b]));
+            dot[b] = dot_q4(dot[b], u[b][j], x4);
+            HOLD(dot[b]);
         }
     }
 }
-INLINE void q4_finish(__m256i dot, __m256 d, __m256 m, const op_group *x, float *acc)
-{
-    dot = _mm256_madd_epi16(dot, _mm256_set1_epi16(1));
-    _mm256_storeu_ps(acc, add_group(DT_Q4, _mm256_loadu_ps(acc), dot, d, m, x));
-}
 
-/* Two tiles at once: an activation is broadcast for both, as loads were the limit. Half the columns of both take 8 registers. */
-static void q4_many(const uint8_t *const tile[2], const op_group *x, uint32_t n, float *const acc[2])
+/* Two tiles at once: an activation is broadcast for both, as loads were the limit. What is held takes 8 registers, or 16. */
+static void q4_many(const uint8_t *const *tile, const op_group *x, uint32_t n, float *const acc[2])
 {
-    __m256i part[T_BLOCK][2], u[2][4];
-    __m256 d[2], m[2];
+    vi part[T_BLOCK][2], u[2][HELD];
+    vf d[2], m[2];
     UNROLL for (uint32_t b = 0; b < 2; b++)
     {
-        d[b] = load_f16x8(tile[b]), m[b] = load_f16x8(tile[b] + 16);
-        UNROLL for (uint32_t j = 0; j < 2; j++) q4_pair(tile[b], j, &u[b][2 * j], &u[b][2 * j + 1]);
+        d[b] = scales_of(tile + b * VB, 0), m[b] = scales_of(tile + b * VB, 16);
+        q4_held_of(tile + b * VB, 0, u[b]);
+    }
+    if (HELD < FOURS) {
+        for (uint32_t t = 0; t < n; t++) {
+            vi dot[2] = {V(set1_epi32)(0), V(set1_epi32)(0)};
+            q4_held_dots(u, x + t, 0, dot);
+            part[t][0] = dot[0], part[t][1] = dot[1];
+        }
+        UNROLL for (uint32_t b = 0; b < 2; b++) q4_held_of(tile + b * VB, HELD, u[b]);
     }
     for (uint32_t t = 0; t < n; t++) {
-        __m256i dot[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-        q4_half_dots(u, x + t, 0, dot);
-        part[t][0] = dot[0], part[t][1] = dot[1];
-    }
-    UNROLL for (uint32_t b = 0; b < 2; b++) UNROLL for (uint32_t j = 0; j < 2; j++)
-        q4_pair(tile[b], 2 + j, &u[b][2 * j], &u[b][2 * j + 1]);
-    for (uint32_t t = 0; t < n; t++) {
-        __m256i dot[2] = {part[t][0], part[t][1]};
-        q4_half_dots(u, x + t, 4, dot);
-        UNROLL for (uint32_t b = 0; b < 2; b++) q4_finish(dot[b], d[b], m[b], x + t, acc[b] + t * TILE_ROWS);
+        vi dot[2] = {V(set1_epi32)(0), V(set1_epi32)(0)};
+        if (HELD < FOURS) dot[0] = part[t][0], dot[1] = part[t][1];
+        q4_held_dots(u, x + t, FOURS - HELD, dot);
+        UNROLL for (uint32_t b = 0; b < 2; b++) add_groups(acc[b] + t * LANES, dot_q4_end(dot[b]), d[b], &m[b], x + t);
     }
 }
 
@@ -215,23 +275,26 @@ INLINE void prefetch_tile(const uint8_t *tile, uint32_t bytes, size_t ahead)
     for (uint32_t line = 0; line < bytes; line += 64) _mm_prefetch((const char *)((uintptr_t)tile + ahead + line), _MM_HINT_T0);
 }
 
-/* One leaf of row blocks [b, b + n_b) for tokens [t0, t0 + n): acc[block][token][lane]. x: the leaf's groups of token t0. Of an odd
- * number of q4 blocks the last is done twice; the second sums lie behind, where acc has room. */
+/* One leaf of row blocks [b, b + n_b) for tokens [t0, t0 + n): acc[vector][token][LANES]. x: the leaf's groups of token t0. Where
+ * blocks do not come out even the last is done again; those sums lie behind, where acc has room. */
 static void quant_panel(const op_linear_args *a, const run_share *s, const op_group *x, uint64_t b, uint32_t n_b, uint32_t n,
                         float *acc)
 {
     const op_run *r = s->run;
     const bool q8 = a->w->dtype == DT_Q8;
-    const uint32_t bytes = tile_bytes(a->w->dtype), step = q8 ? 1 : 2;
-    const size_t each = (size_t)n * TILE_ROWS;
-    memset(acc, 0, ceil_div(n_b, step) * step * each * sizeof *acc);
+    const uint32_t bytes = tile_bytes(a->w->dtype), step = q8 ? VB : 2 * VB;
+    const size_t each = (size_t)n * LANES;
+    memset(acc, 0, ceil_div(n_b, step) * step * n * TILE_ROWS * sizeof *acc);
     const uint8_t *w = r->data + b * r->block_stride;
     for (uint32_t k = 0; k < r->n_k; k += GROUP_K, w += bytes, x += a->xqs)
         for (uint32_t j = 0; j < n_b; j += step) {
-            const uint8_t *tile[2] = {w + j * r->block_stride, w + MIN(j + 1, n_b - 1) * r->block_stride};
-            float *sums[2] = {acc + j * each, acc + (j + 1) * each};
-            for (uint32_t i = 0; i < step; i++) prefetch_tile(tile[i], bytes, 4 * bytes);
-            if (q8) q8_many(tile[0], x, n, sums[0]);
+            const uint8_t *tile[2 * VB];
+            float *sums[2] = {acc + j / VB * each, acc + (j / VB + 1) * each};
+            for (uint32_t i = 0; i < step; i++) {
+                tile[i] = w + MIN(j + i, n_b - 1) * r->block_stride;
+                prefetch_tile(tile[i], bytes, 4 * bytes);
+            }
+            if (q8) q8_many(tile, x, n, sums[0]);
             else q4_many(tile, x, n, sums);
         }
 }
@@ -247,8 +310,9 @@ static void quant_many(const op_linear_args *a, run_share *s)
                 run_leaf(s, l);
                 quant_panel(a, s, x, b, n_b, n, sums[leaf_place(a, l)]);
                 x += ceil_div(s->run->n_k, GROUP_K) * a->xqs;
-                if (!leaf_done(a, l, sums[0], ARRAY_LEN(sums[0]), (size_t)n_b * n * TILE_ROWS)) continue;
-                for (uint32_t j = 0; j < n_b; j++) store_tokens(a, s, b + j, t0, n, sums[0] + (size_t)j * n * TILE_ROWS, TILE_ROWS);
+                if (!leaf_done(a, l, sums[0], ARRAY_LEN(sums[0]), (size_t)ceil_div(n_b, VB) * n * LANES)) continue;
+                for (uint32_t j = 0; j < n_b; j++)
+                    store_tokens(a, s, b + j, t0, n, sums[0] + (size_t)(j / VB) * n * LANES + j % VB * TILE_ROWS, LANES);
             }
         }
 }
@@ -314,57 +378,19 @@ static void quant_f32(const op_linear_args *a, run_share *s)
         }
 }
 
-void avx2_linear_quant(const op_linear_args *a, run_share *s)
+void avx2_linear(const op_linear_args *a, uint32_t thread, uint32_t n_threads)
 {
-    if (!a->xq) quant_f32(a, s);
-    else if (a->n_tokens <= FEW) quant_few(a, s);
-    else quant_many(a, s);
-}
-
-/* ---- activations ---- */
-INLINE int32_t max_lane(__m256i v)
-{
-    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
-    return _mm_cvtsi128_si32(_mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
-}
-INLINE int32_t sum_lanes(__m256i v)
-{
-    __m128i m = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-    m = _mm_add_epi32(m, _mm_shuffle_epi32(m, 0x4e));
-    return _mm_cvtsi128_si32(_mm_add_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
-}
-
-static void group_of(const float *x, uint32_t n, op_group *y)
-{
-    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    __m256 v[4];
-    __m256i top = _mm256_setzero_si256(), q[4];
-    for (uint32_t i = 0; i < 4; i++) {
-        v[i] = n > 8 * i ? load_some(x + 8 * i, n - 8 * i) : _mm256_setzero_ps();
-        top = _mm256_max_epi32(top, _mm256_and_si256(_mm256_castps_si256(v[i]), magnitude));
+    run_walk walk = run_walk_start(a, thread, n_threads);
+    run_share s;
+    while (a->n_tokens && run_walk_next(&walk, &s)) {
+        if (!dtype_is_quant(a->w->dtype)) avx2_linear_floats(a, &s);
+        else if (!a->xq) quant_f32(a, &s);
+        else if (a->n_tokens <= FEW) quant_few(a, &s);
+        else quant_many(a, &s);
     }
-    int32_t bits = max_lane(top);
-    float amax;
-    memcpy(&amax, &bits, 4);
-    if (bits >= 0x7f800000 || amax < QUANT_MIN) {
-        memset(y, 0, sizeof *y);
-        if (bits >= 0x7f800000) y->d = y->s = NAN;
-        return;
-    }
-    __m256 inv = set8(127.0f / amax);
-    for (uint32_t i = 0; i < 4; i++) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inv)); /* to nearest even */
-    __m256i sum = _mm256_add_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3]));
-    __m256i all = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
-    _mm256_storeu_si256((__m256i *)(void *)y->q, _mm256_permutevar8x32_epi32(all, order));
-    y->d = amax / 127.0f;
-    y->s = y->d * (float)sum_lanes(sum);
 }
 
-void avx2_quant(const op_quant_args *a, uint32_t thread, uint32_t n_threads)
+void avx2_experts(const op_experts_args *a, uint32_t thread, uint32_t n_threads)
 {
-    group_walk walk = group_walk_start(a, thread, n_threads);
-    const float *x;
-    op_group *y;
-    for (uint32_t n; group_walk_next(&walk, &x, &n, &y);) group_of(x, n, y);
+    experts_by(avx2_linear, a, thread, n_threads);
 }

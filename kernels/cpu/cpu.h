@@ -172,6 +172,14 @@ static inline float norm_sums_total(const op_norm_sums_args *a, size_t t)
     return s;
 }
 
+/* ---- instruction sets ---- */
+/* What a CPU says of itself: cpuid leaf 1 ECX, leaf 7 EBX and ECX, leaf 7.1 EAX, and the registers that the system keeps, XCR0. */
+typedef struct {
+    uint32_t c1, b7, c7, a71, xcr0;
+} cpu_words;
+enum { CPU_AVX2 = 1, CPU_AVXVNNI = 2, CPU_AVX512 = 4, CPU_AVX512VNNI = 8 };
+uint32_t cpu_sets(const cpu_words *w); /* those whose tables may run */
+
 /* experts, by a table's linear. */
 void experts_by(void (*linear)(const op_linear_args *, uint32_t, uint32_t), const op_experts_args *a, uint32_t thread, uint32_t n_threads);
 /* Operations that other tables take as they are. */

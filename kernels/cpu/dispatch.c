@@ -1,32 +1,60 @@
 /* dispatch.c - which table of operations runs on this CPU, and the sizes that all of them share. */
 #include "cpu.h"
 
+static bool has(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
+
+uint32_t cpu_sets(const cpu_words *w)
+{
+    enum { FMA = 1 << 12, OSXSAVE = 1 << 27, F16C = 1 << 29 }; /* c1 */
+    enum { AVX2 = 1 << 5, F = 1 << 16, DQ = 1 << 17, BW = 1 << 30 }; /* b7; the last three and VL: of AVX-512 */
+    const uint32_t VL = 1u << 31;
+    enum { VNNI512 = 1 << 11, VNNI = 1 << 4, YMM = 0x06, ZMM = 0xe6 }; /* c7, a71, xcr0 */
+    uint32_t sets = 0;
+    if (!has(w->c1, FMA | OSXSAVE | F16C) || !has(w->b7, AVX2) || !has(w->xcr0, YMM)) return 0;
+    sets |= CPU_AVX2;
+    if (has(w->a71, VNNI)) sets |= CPU_AVXVNNI;
+    if (!has(w->b7, F | DQ | BW) || !has(w->b7, VL) || !has(w->xcr0, ZMM)) return sets;
+    sets |= CPU_AVX512;
+    return has(w->c7, VNNI512) ? sets | CPU_AVX512VNNI : sets;
+}
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-/* Not every compiler knows "f16c" in __builtin_cpu_supports. */
-static bool has_f16c(void)
+static cpu_words cpu_ask(void)
 {
-    unsigned a, b, c, d;
-    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    cpu_words w = {0};
+    uint32_t a, b, c, d, most = 0;
+    if (!__get_cpuid(1, &a, &b, &w.c1, &d)) return w;
+    if (w.c1 & bit_OSXSAVE) __asm__ volatile("xgetbv" : "=a"(w.xcr0), "=d"(d) : "c"(0));
+    if (__get_cpuid_count(7, 0, &most, &w.b7, &w.c7, &d) && most >= 1) __get_cpuid_count(7, 1, &w.a71, &b, &c, &d);
+    return w;
 }
 
-static const op_table *table_avx2(void)
-{
-    __builtin_cpu_init();
-    bool ok = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
-    return ok ? &op_table_avx2 : NULL;
-}
+/* Best first. */
+static const struct {
+    uint32_t set;
+    const op_table *table;
+} tables[] = {
+    {CPU_AVX512VNNI, &op_table_avx512vnni}, {CPU_AVX512, &op_table_avx512}, {CPU_AVXVNNI, &op_table_avxvnni},
+    {CPU_AVX2, &op_table_avx2},             {0, &op_table_ref},
+};
 #else
-static const op_table *table_avx2(void) { return NULL; }
+static cpu_words cpu_ask(void) { return (cpu_words){0}; }
+static const struct {
+    uint32_t set;
+    const op_table *table;
+} tables[] = {{0, &op_table_ref}};
 #endif
 
 const op_table *op_table_get(const char *name)
 {
-    const op_table *avx2 = table_avx2();
-    if (!name || strcmp(name, "auto") == 0) return avx2 ? avx2 : &op_table_ref;
-    if (strcmp(name, "avx2") == 0) return avx2;
-    return strcmp(name, "ref") == 0 ? &op_table_ref : NULL;
+    cpu_words w = cpu_ask();
+    uint32_t sets = cpu_sets(&w);
+    bool any = !name || strcmp(name, "auto") == 0;
+    for (size_t i = 0; i < ARRAY_LEN(tables); i++)
+        if (has(sets, tables[i].set) && (any || strcmp(name, tables[i].table->name) == 0)) return tables[i].table;
+    return NULL;
 }
 
 /*

@@ -1,0 +1,3 @@
+/* avx512_attn.c - attention with vectors of 16 lanes; the source is that of AVX2, see avx2.h. */
+#define ISA_AVX512
+#include "avx2_attn.c"

@@ -1,0 +1,3 @@
+/* avx512_tile.c - weights times activations with vectors of 16 lanes; the source is that of AVX2, see avx2.h. */
+#define ISA_AVX512
+#include "avx2_tile.c"
