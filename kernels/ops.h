@@ -156,6 +156,9 @@ typedef struct {
     float scale, softcap; uint32_t window; const float *sinks; const float *bias; size_t bias_stride; const op_kbias *kbias; float *out; size_t os;
     float *scratch; size_t scratch_floats; void (*barrier)(void *user, uint32_t thread); void *barrier_user;
     uint32_t max_pos; /* for devices: positions of the rows are less; 0: not known, chunks are not split */
+    bool fast;        /* for devices: f16 and int8 pages may go through tensor cores, as cuda/attn_mma.cu has it: near
+                       * this text, not its bits; those depend on a row, its pages and shape, not on the call */
+    bool single;      /* for devices: no two rows are of one sequence */
 } op_attn_args;
 
 /* y = act(g) * u (gated, u not NULL) or act(g). silu(x) = x / (1 + exp(-x)); gelu, gelu_tanh, relu, relu2 as in ref.c.

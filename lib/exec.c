@@ -287,7 +287,9 @@ static void run_attn(const exec *x, rank_state *k, const prog_instr *c, uint32_t
     a.kv = kv_of(x, k, c->layer, &a.b);
     a.q = slot_at(x, k, c->in[0], &a.qs);
     a.out = slot_at(x, k, c->out, &a.os);
-    if (a.n_heads) RUN(attn, a);
+    a.fast = k->stream && x->model->compute != TESS_COMPUTE_F32 && a.kv.dtype != DT_F32;
+    if (a.fast && a.n_heads) device_attn(x, k, &a);
+    else if (a.n_heads) RUN(attn, a);
 }
 
 static void run_act(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)

@@ -406,6 +406,25 @@ static void embed_rows(const exec *x, bool pos)
     x->model->ops->embed(&a, 0, 1);
 }
 
+/* Whether row i is the only one of its sequence. */
+static bool row_alone(const exec_batch *b, uint32_t i)
+{
+    return (i == 0 || b->seq[i - 1] != b->seq[i]) && (i + 1 == b->n_rows || b->seq[i + 1] != b->seq[i]);
+}
+
+void device_attn(const exec *x, rank_state *k, const op_attn_args *all)
+{
+    const exec_batch *b = x->batch;
+    for (uint32_t row = 0, end, t = 0, n = 1; row < b->n_rows; row = end) {
+        op_attn_args a = *all;
+        a.single = row_alone(b, row);
+        for (end = row + 1; end < b->n_rows && row_alone(b, end) == a.single;) end++;
+        a.b.n_tokens = end - row;
+        a.b.pos += row, a.b.seq += row, a.q += row * a.qs, a.out += row * a.os;
+        RUN(attn, a);
+    }
+}
+
 tess_status device_body(exec *x, tess_error *err)
 {
     uint32_t rank = 0;

@@ -119,6 +119,8 @@ tess_status device_head_best(exec *x, const uint32_t *rows, uint32_t k, sampler_
 /* Shared slot `slot` of rank `owner`, where `reader` can read it. */
 float *device_shared(const exec *x, const rank_state *reader, const rank_state *owner, uint16_t slot, size_t *stride);
 void device_embed(const exec *x, rank_state *k, const prog_instr *c);
+/* Prompts and single rows are two kinds of work: a call for each run of rows of one kind. */
+void device_attn(const exec *x, rank_state *k, const op_attn_args *all);
 
 /* exec_rope.c: tables for the sequences of a batch up to max_pos; the table of a key that was among the last ones */
 tess_status exec_positions(exec *x, const uint32_t *keys, uint32_t n_seqs, uint32_t max_pos, tess_error *err);

@@ -1,6 +1,8 @@
-/* engine_kit.h - for t_cuda_engine.c and t_cuda_ranks.c: a sequence from file to result, on the CPU or on virtual devices. */
+/* engine_kit.h - for t_cuda_*.c that run models: a sequence from file to result, on the CPU or on virtual devices. */
 #ifndef TESS_ENGINE_KIT_H
 #define TESS_ENGINE_KIT_H
+#include <math.h>
+
 #include "cuemu/cuemu_api.h"
 #include "model_kit.h"
 
@@ -97,6 +99,19 @@ static inline void equal(const result *a, const result *b)
     assert_memory_equal(a->ids, b->ids, sizeof a->ids);
     assert_memory_equal(a->last, b->last, sizeof a->last);
 }
+
+/* How far logits are from ref, beside how much these vary: squares of differences, and of distances from the mean. */
+typedef struct { double off, vary; } distance;
+static inline void distance_add(distance *d, const float *ref, const float *got, size_t n)
+{
+    double mean = 0;
+    for (size_t i = 0; i < n; i++) mean += (double)ref[i] / (double)n;
+    for (size_t i = 0; i < n; i++) {
+        double off = (double)got[i] - (double)ref[i], vary = (double)ref[i] - mean;
+        d->off += off * off, d->vary += vary * vary;
+    }
+}
+static inline double distance_of(const distance *d) { return sqrt(d->off / d->vary); }
 
 static inline void no_reports(void)
 {

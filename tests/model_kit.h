@@ -11,6 +11,7 @@ typedef struct {
     arch a;
     uint32_t tp, store, dtype; /* dtype: of matrices */
     bool no_tokenizer;
+    bool both_signs; /* bf16: numbers of 0.03 to 0.12 of either sign, in no order, so that every part of a layer shows in the logits */
     const char *tok_model; /* three letters that the file has in place of "bpe"; NULL: it is as it should be */
     /* Changes the description of a tensor before it is added; what = name of the tensor. NULL = as it should be. */
     void (*twist)(void *user, ct_writer *w, ct_tensor *t);
@@ -57,6 +58,10 @@ static inline tess_status model_kit_box(void *user, uint32_t t, uint64_t row0, u
         if (i % Q8_TILE >= 2 * TILE_ROWS) ((uint8_t *)dst)[i] = (uint8_t)((row0 + i) * 2654435761u >> 24);
     for (size_t i = 0; dtype_get(dt)->is_float && i < n; i += dtype_get(dt)->block_bytes)
         ((uint8_t *)dst)[i] = (uint8_t)(row0 * 7 + i * 13 / 16 + t);
+    for (size_t i = 0; x->both_signs && dt == DT_BF16 && i < n; i += 2) {
+        uint32_t h = ((uint32_t)i + (uint32_t)row0 * 977 + t * 7919 + 1) * 2654435761u;
+        ((uint8_t *)dst)[i] = (uint8_t)(h >> 16), ((uint8_t *)dst)[i + 1] = (uint8_t)(h >> 24 & 0x80) | 0x3d;
+    }
     return TESS_OK;
 }
 

@@ -16,6 +16,7 @@ typedef struct {
     uint8_t *host[MAX_SEQ][MAX_PAGES], *dev[MAX_SEQ][MAX_PAGES];
     uint8_t *const *tables[MAX_SEQ]; /* of the host */
     uint8_t *const *const *dev_tables;
+    float v_unit;      /* V is this times random numbers; 0: 1 */
     kept_bias *bias;   /* NULL: none */
     op_kbias dev_bias; /* its struct on the host, all else on the device */
 } world;
@@ -36,7 +37,17 @@ static op_kbias bias_on_device(const kept_bias *b, uint32_t heads, uint32_t k_di
     return d;
 }
 
-static void world_open(world *w, uint32_t dtype, uint32_t page, uint32_t heads, uint32_t k_dim, uint32_t v_dim, uint32_t max_len)
+/* unit: what the biases are multiplied with. They are added to K in no way here; so K in pages is as large as they are. */
+static void bias_scale(kept_bias *b, uint32_t heads, uint32_t k_dim, float unit)
+{
+    for (uint32_t h = 0; h < heads; h++) {
+        float *flat = (float *)(uintptr_t)b->head[h].flat;
+        for (uint32_t d = 0; flat && d < k_dim; d++) flat[d] *= unit;
+        for (uint32_t i = 0; i < b->head[h].n_pairs; i++) b->head[h].pair[i].ba *= unit, b->head[h].pair[i].bb *= unit;
+    }
+}
+
+static void world_open_unit(world *w, uint32_t dtype, uint32_t page, uint32_t heads, uint32_t k_dim, uint32_t v_dim, uint32_t max_len, float unit)
 {
     *w = (world){.kv = {.dtype = dtype,
                         .page_tokens = page,
@@ -58,7 +69,12 @@ static void world_open(world *w, uint32_t dtype, uint32_t page, uint32_t heads, 
     }
     if (dtype != DT_I8 || rnd(2)) return;
     w->bias = bias_make(heads, k_dim, max_len);
+    bias_scale(w->bias, heads, k_dim, unit);
     w->dev_bias = bias_on_device(w->bias, heads, k_dim);
+}
+static void world_open(world *w, uint32_t dtype, uint32_t page, uint32_t heads, uint32_t k_dim, uint32_t v_dim, uint32_t max_len)
+{
+    world_open_unit(w, dtype, page, heads, k_dim, v_dim, max_len, 1);
 }
 /* After entries of dev changed. */
 static void world_tables(world *w)
@@ -86,6 +102,7 @@ static void world_write(world *w, bool hard)
         for (uint32_t p = 0; p < w->len[s]; p++, at++) pos[at] = p, seq[at] = s;
     size_t ks = (size_t)heads * w->kv.k_dim + rnd(3), vs = (size_t)heads * w->kv.v_dim + rnd(3);
     float *k = reals(ks * n), *v = reals(vs * n);
+    for (size_t i = 0; w->v_unit > 0 && i < vs * n; i++) v[i] *= w->v_unit;
     for (uint32_t i = 0; hard && i < n / 2 + 1; i++)
         k[rnd((uint32_t)(ks * n))] = odd[rnd(ARRAY_LEN(odd))], v[rnd((uint32_t)(vs * n))] = odd[rnd(ARRAY_LEN(odd))];
     for (size_t i = 0; hard && i < ks; i++) k[i] *= 1e-6f; /* a row whose scale is not a normal number of f16 */
@@ -177,6 +194,7 @@ static void attn_on_device(op_attn_args a, float *want, const world *w, size_t n
 }
 
 enum { MLA = 1, HARD = 2 };
+#define FAST_NEAR 4e-3f /* of the unit of V, whose numbers reach 4 */
 static void attn_case(uint32_t dtype, uint32_t page, uint32_t k_dim, uint32_t v_dim, uint32_t max_len, uint32_t most_rows,
                       uint32_t what)
 {
@@ -230,8 +248,146 @@ static void attn_is_equal(void **state)
     }
 }
 
+/* ---- the fast path: near ref, and one row has the same bits however it is computed ---- */
+/* Rows [t0, t0 + n) alone, all their heads; bits of base. */
+static void fast_rows(op_attn_args a, const float *base, uint32_t t0, uint32_t n, bool split, const char *what)
+{
+    size_t cols = (size_t)a.n_heads * a.kv.v_dim, out = a.os * n;
+    float *got = guarded(out);
+    a.b.pos += t0, a.b.seq += t0, a.b.n_tokens = n, a.q += t0 * a.qs;
+    a.scratch_floats = split ? op_cuda_attn_scratch(n, a.n_heads, a.kv.v_dim, a.max_pos) : 0;
+    float *host = guarded(a.scratch_floats), *back = guarded(a.scratch_floats);
+    a.scratch = dev_guarded(host, a.scratch_floats);
+    a.out = dev_guarded(got, out);
+    a.single = n == 1;
+    ON_DEVICE(attn, &a);
+    dev_fetch(got, a.out, out);
+    check_equal(what, base + t0 * a.os, got, out, n, cols, a.os);
+    dev_fetch(back, a.scratch, a.scratch_floats);
+    check_equal("scratch", back, back, a.scratch_floats, 1, a.scratch_floats, MAX(a.scratch_floats, (size_t)1));
+    release(got), release(host), release(back);
+}
+
+/* A number stays within most of ref's; what is no finite number is none here either. */
+static void fast_near(const op_attn_args *a, const float *want, const float *got, float most)
+{
+    for (uint32_t t = 0; t < a->b.n_tokens; t++)
+        for (uint32_t i = 0; i < a->n_heads * a->kv.v_dim; i++) {
+            float x = want[t * a->os + i], y = got[t * a->os + i];
+            if (!isfinite(x) && !isfinite(y)) continue;
+            if (!(fabsf(x - y) <= most))
+                fail_msg("type %u, %u of %u dims, row %u (%u), column %u: %.9g, ref has %.9g", a->kv.dtype, a->kv.k_dim,
+                         a->kv.v_dim, t, a->b.pos[t], i, (double)y, (double)x);
+        }
+}
+
+static void fast_on_device(op_attn_args a, const float *want, const world *w, float most, float *base)
+{
+    op_attn_args host = a;
+    size_t n = a.os * a.b.n_tokens;
+    a.fast = true;
+    a.max_pos = 1;
+    for (uint32_t t = 0; t < a.b.n_tokens; t++) a.max_pos = MAX(a.max_pos, a.b.pos[t] + 1);
+    a.q = DEV_COPY(a.q, a.qs * a.b.n_tokens);
+    a.sinks = DEV_COPY(a.sinks, a.n_heads), a.bias = DEV_COPY(a.bias, a.n_heads * a.bias_stride);
+    if (w->bias) a.kbias = &w->dev_bias;
+    a.b = (op_batch){a.b.n_tokens, DEV_COPY(a.b.pos, a.b.n_tokens), DEV_COPY(a.b.seq, a.b.n_tokens), w->dev_tables};
+    a.out = dev_guarded(base, n);
+    ON_DEVICE(attn, &a);
+    dev_fetch(base, a.out, n);
+    check_equal("fast, untouched", base, base, n, a.b.n_tokens, (size_t)a.n_heads * a.kv.v_dim, a.os);
+    if (most > 0) fast_near(&host, want, base, most);
+    fast_rows(a, base, 0, a.b.n_tokens, true, "fast, split");
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t t0 = rnd(a.b.n_tokens), k = i ? 1 : between(1, a.b.n_tokens - t0);
+        fast_rows(a, base, t0, k, i == 1, i ? "fast, a row alone" : "fast, some rows");
+    }
+    if (a.n_heads < 2) return;
+    uint32_t cut = between(1, a.n_heads - 1), g = (a.q_head0 + cut) / a.group - a.kv_head0; /* the heads of another rank */
+    op_attn_args r = a;
+    r.q_head0 += cut, r.n_heads -= cut, r.kv_head0 += g, r.kv.n_kv_heads -= g, r.kv.layer_off += g * a.kv.head_bytes;
+    r.q += (size_t)cut * a.kv.k_dim, r.out += (size_t)cut * a.kv.v_dim;
+    op_kbias kb = w->dev_bias;
+    kb.head += w->bias ? g : 0;
+    if (w->bias) r.kbias = &kb;
+    if (r.sinks) r.sinks += cut;
+    if (r.bias) r.bias += cut * a.bias_stride;
+    float *got = guarded(n);
+    ON_DEVICE(attn, &r);
+    dev_fetch(got, a.out, n);
+    check_equal("fast, some heads", base, got, n, a.b.n_tokens, (size_t)a.n_heads * a.kv.v_dim, a.os);
+    release(got);
+}
+
+/* Once more with pages of another size. */
+static void fast_case(uint32_t dtype, uint32_t k_dim, uint32_t v_dim, uint32_t group, uint32_t max_len, uint32_t most_rows,
+                      float v_unit, uint32_t what)
+{
+    uint64_t start = rng;
+    float *first = NULL;
+    size_t n = 0;
+    for (uint32_t page = 16; page <= 64; page *= 4) {
+        world w;
+        uint32_t pos[MAX_ROWS], seq[MAX_ROWS];
+        rng = start;
+        world_open_unit(&w, dtype, page, 2, k_dim, v_dim, max_len, 0.01f);
+        w.v_unit = v_unit;
+        world_tables(&w);
+        world_write(&w, what & HARD);
+        op_attn_args a = {.kv = w.kv,
+                          .b = {last_rows(&w, most_rows, pos, seq), pos, seq, w.tables},
+                          .group = group,
+                          .kv_head0 = rnd(3),
+                          .kbias = w.bias ? &w.bias->arg : NULL,
+                          .scale = 1.0f / sqrtf((float)k_dim)};
+        uint32_t skip = rnd(group);
+        a.q_head0 = a.kv_head0 * group + skip, a.n_heads = 2 * group - skip - rnd(group);
+        a.softcap = rnd(3) ? 0.0f : 2.5f;
+        const uint32_t windows[] = {0, 0, 1, 31, 32, 33, 255, 256, 257, between(1, max_len)};
+        a.window = windows[rnd(ARRAY_LEN(windows))];
+        drop_pages(&w, &a);
+        world_tables(&w);
+        a.bias_stride = (max_len + 255) / 256 * 256;
+        a.qs = (size_t)a.n_heads * k_dim + rnd(4), a.os = (size_t)a.n_heads * v_dim + rnd(4);
+        n = a.os * a.b.n_tokens;
+        float *q = reals(a.qs * a.b.n_tokens), *sinks = reals(a.n_heads), *bias = reals(a.n_heads * a.bias_stride),
+              *want = guarded(n), *base = guarded(n);
+        if (what & HARD) q[rnd((uint32_t)(a.qs * a.b.n_tokens))] = rnd(2) ? NAN : 3e38f;
+        a.q = q, a.out = want, a.sinks = rnd(3) ? NULL : sinks, a.bias = rnd(3) ? NULL : bias;
+        op_table_ref.attn(&a, 0, 1);
+        fast_on_device(a, want, &w, what & HARD ? 0 : FAST_NEAR * v_unit, base);
+        if (first)
+            check_equal("fast, other pages", first, base, n, a.b.n_tokens, (size_t)a.n_heads * v_dim, a.os), release(base),
+                release(first);
+        else first = base;
+        release(want);
+        free(q), free(sinks), free(bias);
+        world_close(&w);
+    }
+}
+
+static void fast_is_right(void **state)
+{
+    (void)state;
+    const uint32_t dims[] = {16, 24, 32, 64, 80, 96, 112, 128, 256}, groups[] = {1, 3, 7, 9, 4, 2, 71};
+    NEED_DEVICE();
+    for (uint32_t i = 0; i < ARRAY_LEN(dims) * 2; i++) {
+        uint32_t dim = dims[i / 2], type = i % 2 ? DT_I8 : DT_F16;
+        fast_case(type, dim, dim, groups[i % 6], 40, 20, 1, 0);
+        fast_case(type, dim, dims[rnd(6)], groups[rnd(6)], 700, 3, 1, 0);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t type = i ? DT_I8 : DT_F16;
+        fast_case(type, 32, 24, 71, 60, 2, 1, 0);
+        fast_case(type, 40, 16, 3, 300, 100, 1, 0);
+        fast_case(type, 16, 16, 2, 90, 6, i ? 1e-5f : 1e-3f, 0);
+        for (uint32_t k = 0; k < 4; k++) fast_case(type, 24, 16, 3, 300, 40, 1, HARD);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(kv_write_is_equal), cmocka_unit_test(attn_is_equal)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kv_write_is_equal), cmocka_unit_test(attn_is_equal),
+                                       cmocka_unit_test(fast_is_right)};
     RUN_CUDA_TESTS(tests);
 }

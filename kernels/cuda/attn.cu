@@ -9,15 +9,13 @@
  * What the scores owe to a K bias that int8 pages do not hold (ops.h, op_kbias) comes from two factors for each rotary pair and a
  * number for the rest, the same at every position: a block makes them once for its heads.
  *
- * scratch: [row][head][slot][2 + v_dim], slot 0 being the chunk where the row's window begins.
+ * This is the only path for f32 pages, for --compute f32 and for shapes that attn_mma.cu does not take.
  */
-#include "cu_kv.cuh"
+#include "cu_attn.cuh"
 
 enum {
     ATTN_HEADS = 8,
-    ATTN_THREADS = 128,
-    ATTN_MERGE_THREADS = 128,
-    ATTN_SPLIT_MAX = 512 /* rows times heads whose chunks are split */
+    ATTN_THREADS = 128
 };
 
 typedef struct {
@@ -41,15 +39,11 @@ DEV attn_tile tile_of(const op_attn_args &a, uint32_t tiles)
     attn_tile x;
     x.t = blockIdx.x;
     x.g = blockIdx.y / tiles;
-    uint32_t pos = a.b.pos[x.t], part = blockIdx.y % tiles * ATTN_HEADS;
-    uint32_t first = (x.g + a.kv_head0) * a.group, last = first + a.group;
-    uint32_t h0 = first > a.q_head0 ? first - a.q_head0 : 0, h1 = last > a.q_head0 ? last - a.q_head0 : 0;
-    h1 = min(h1, a.n_heads);
-    x.h0 = h0 + part;
-    x.n_h = x.h0 < h1 ? min(h1 - x.h0, (uint32_t)ATTN_HEADS) : 0;
+    uint32_t pos = a.b.pos[x.t];
+    attn_heads(a, x.g, blockIdx.y % tiles, ATTN_HEADS, &x.h0, &x.n_h);
     x.pages = a.b.tables[a.b.seq[x.t]];
     x.end = pos + 1;
-    x.lo = a.window && pos >= a.window ? pos + 1 - a.window : 0;
+    x.lo = attn_lo(a.window, pos);
     return x;
 }
 
@@ -164,16 +158,6 @@ DEV float value(const op_attn_args &a, const attn_tile &x, uint32_t p0, uint32_t
     return o;
 }
 
-/* c and 1 / L of ops.h's last step. */
-DEV void finish(const op_attn_args &a, uint32_t h, float max, float *sum, float *c)
-{
-    *c = 1.0f;
-    if (!a.sinks) return;
-    float top = a.sinks[h] > max ? a.sinks[h] : max;
-    *c = cu_exp(max - top);
-    *sum = fmaf(*sum, *c, cu_exp(a.sinks[h] - top));
-}
-
 /* Merges the chunk (m, l) of thread h into s.max, s.sum; leaves the factors of O and o. */
 DEV void merge(attn_shared &s, bool first, float m, float l)
 {
@@ -209,15 +193,9 @@ template <uint32_t DT> static __global__ void attn_rows(op_attn_args a, op_kbias
     for (uint32_t i = threadIdx.x; i < cells; i += ATTN_THREADS) {
         uint32_t h = i / a.kv.v_dim;
         float sum = s.sum[h], c;
-        finish(a, x.h0 + h, s.max[h], &sum, &c);
+        attn_finish(a, x.h0 + h, s.max[h], &sum, &c);
         out[i] = out[i] * c / sum;
     }
-}
-
-/* Scratch of a row's head, slot by slot. */
-DEV float *slot_of(const op_attn_args &a, uint32_t slots, size_t t, uint32_t h, uint32_t slot)
-{
-    return a.scratch + ((t * a.n_heads + h) * slots + slot) * (2 + (size_t)a.kv.v_dim);
 }
 
 template <uint32_t DT> static __global__ void attn_chunks(op_attn_args a, op_kbias kb, uint32_t tiles)
@@ -243,59 +221,36 @@ template <uint32_t DT> static __global__ void attn_chunks(op_attn_args a, op_kbi
     }
 }
 
-/* A block is one head of one row; every thread merges the sums anew, and its own dimensions. */
-static __global__ void attn_merge(op_attn_args a, uint32_t slots)
-{
-    size_t t = blockIdx.x;
-    uint32_t h = blockIdx.y, pos = a.b.pos[t], lo = a.window && pos >= a.window ? pos + 1 - a.window : 0;
-    uint32_t n = pos / ATTN_CHUNK - lo / ATTN_CHUNK + 1;
-    for (uint32_t d = threadIdx.x; d < a.kv.v_dim; d += ATTN_MERGE_THREADS) {
-        const float *from = slot_of(a, slots, t, h, 0);
-        float max = from[0], sum = from[1], out = from[2 + d], c;
-        for (uint32_t i = 1; i < n; i++) {
-            from = slot_of(a, slots, t, h, i);
-            float top = from[0] > max ? from[0] : max, keep = cu_exp(max - top), take = cu_exp(from[0] - top);
-            sum = fmaf(sum, keep, from[1] * take);
-            out = fmaf(out, keep, from[2 + d] * take);
-            max = top;
-        }
-        finish(a, h, max, &sum, &c);
-        a.out[t * a.os + (size_t)h * a.kv.v_dim + d] = out * c / sum;
-    }
-}
-
-/* Chunks that a row can have. */
-static uint32_t attn_slots(uint32_t window, uint32_t max_pos)
-{
-    uint32_t all = cu_ceil(max_pos, ATTN_CHUNK), in_window = window / ATTN_CHUNK + 2;
-    return window && in_window < all ? in_window : all;
-}
-
 size_t op_cuda_attn_scratch(uint32_t n_tokens, uint32_t n_heads, uint32_t v_dim, uint32_t max_pos)
 {
-    uint64_t rows = n_heads ? ATTN_SPLIT_MAX / n_heads : 0, slots = attn_slots(0, max_pos);
+    uint64_t slots = attn_slots(0, max_pos), row = n_heads * slots * (2 + (uint64_t)v_dim);
+    uint64_t rows = n_heads ? ATTN_SPLIT_MAX / n_heads : 0;
+    if (row && rows > ATTN_SCRATCH_MAX / row) rows = ATTN_SCRATCH_MAX / row;
     if (rows > n_tokens) rows = n_tokens;
-    return slots > 1 ? (size_t)(rows * n_heads * slots * (2 + (uint64_t)v_dim)) : 0;
+    return slots > 1 ? (size_t)(rows * row) : 0;
 }
 
 template <uint32_t DT> static int launch(const op_attn_args *a, cudaStream_t stream)
 {
     uint32_t tiles = cu_ceil(a->group, ATTN_HEADS), slots = attn_slots(a->window, a->max_pos);
-    uint64_t cells = (uint64_t)a->b.n_tokens * a->n_heads, need = cells * slots * (2 + (uint64_t)a->kv.v_dim);
     dim3 grid(a->b.n_tokens, a->kv.n_kv_heads * tiles, 1);
     op_kbias kb = {};
     if (DT == DT_I8 && a->kbias) kb = *a->kbias;
-    if (slots < 2 || slots > 65535 || cells > ATTN_SPLIT_MAX || need > a->scratch_floats)
-        return LAUNCH(attn_rows<DT>, grid, ATTN_THREADS, 0, stream, *a, kb, tiles);
+    if (!attn_split(a, slots)) return LAUNCH(attn_rows<DT>, grid, ATTN_THREADS, 0, stream, *a, kb, tiles);
     grid.z = slots;
     int e = LAUNCH(attn_chunks<DT>, grid, ATTN_THREADS, 0, stream, *a, kb, tiles);
     if (e != cudaSuccess) return e;
-    return LAUNCH(attn_merge, dim3(a->b.n_tokens, a->n_heads), cu_threads(a->kv.v_dim, ATTN_MERGE_THREADS), 0, stream, *a, slots);
+    return cu_attn_merge(a, slots, stream);
 }
 
 int cu_attn(const op_attn_args *a, void *stream)
 {
     if (a->b.n_tokens == 0 || a->n_heads == 0) return cudaSuccess;
+    if (a->fast) {
+        bool fits;
+        int e = cu_attn_mma(a, (cudaStream_t)stream, &fits);
+        if (fits || e != cudaSuccess) return e;
+    }
     switch (a->kv.dtype) {
     case DT_F32: return launch<DT_F32>(a, (cudaStream_t)stream);
     case DT_F16: return launch<DT_F16>(a, (cudaStream_t)stream);
@@ -306,6 +261,8 @@ int cu_attn(const op_attn_args *a, void *stream)
 
 int cu_attn_load(void)
 {
-    return cu_load(attn_rows<DT_F32>, attn_rows<DT_F16>, attn_rows<DT_I8>, attn_chunks<DT_F32>, attn_chunks<DT_F16>,
-                   attn_chunks<DT_I8>, attn_merge);
+    int e = cu_load(attn_rows<DT_F32>, attn_rows<DT_F16>, attn_rows<DT_I8>, attn_chunks<DT_F32>, attn_chunks<DT_F16>,
+                    attn_chunks<DT_I8>);
+    if (e == cudaSuccess) e = cu_attn_merge_load();
+    return e == cudaSuccess ? cu_attn_mma_load() : e;
 }

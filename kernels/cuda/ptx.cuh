@@ -48,6 +48,39 @@ __device__ __forceinline__ uint64_t globaltimer(void)
 }
 __device__ __forceinline__ void sleep_ns(uint32_t ns) { asm volatile("nanosleep.u32 %0;" ::"r"(ns)); }
 
+/* ---- pairs of f16 in a register, the low half first ---- */
+/* a - b, rounded to nearest even */
+__device__ __forceinline__ uint32_t h2_sub(uint32_t a, uint32_t b)
+{
+    uint32_t d;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+/* Rounded to nearest even. */
+__device__ __forceinline__ uint32_t h2_of(float lo, float hi)
+{
+    uint32_t d;
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
+#else
+    asm("{ .reg .f16 l, h; cvt.rn.f16.f32 l, %1; cvt.rn.f16.f32 h, %2; mov.b32 %0, {l, h}; }" : "=r"(d) : "f"(lo), "f"(hi));
+#endif
+    return d;
+}
+__device__ __forceinline__ float h_value(uint16_t h)
+{
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+    return f;
+}
+/* 2^x within 2 ulp; 2^0 = 1; results below the normal numbers are 0; NaN stays. */
+__device__ __forceinline__ float exp2_near(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* ---- c + the sum of four products of signed bytes ---- */
 __device__ __forceinline__ int32_t dp4a(int32_t a, int32_t b, int32_t c)
 {

@@ -217,6 +217,40 @@ CUEMU_FN int32_t dp4a(int32_t a, int32_t b, int32_t c)
 float cuemu_f16(uint16_t h);
 CUEMU_FN float f16_low(uint32_t v) { return cuemu_f16((uint16_t)v); }
 CUEMU_FN float f16_high(uint32_t v) { return cuemu_f16((uint16_t)(v >> 16)); }
+CUEMU_FN float h_value(uint16_t h)
+{
+    uint32_t u = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16;
+    float f;
+    __builtin_memcpy(&f, &u, sizeof f);
+    f *= 0x1p112f; /* exact, and right for subnormal numbers */
+    __builtin_memcpy(&u, &f, sizeof u);
+    u |= sign | ((h & 0x7c00) == 0x7c00 ? 0x7f800000u : 0);
+    __builtin_memcpy(&f, &u, sizeof f);
+    return f;
+}
+CUEMU_FN uint32_t cuemu_half(float f)
+{
+    uint32_t u, a, sign;
+    __builtin_memcpy(&u, &f, sizeof u);
+    a = u & 0x7fffffff, sign = u >> 16 & 0x8000;
+    if (a > 0x7f800000) return 0x7fff; /* NaN as the instruction gives it */
+    if (a >= 0x477ff000) return sign | 0x7c00;
+    if (a >= 0x38800000) return sign | ((a - 0x38000000 + 0xfff + (a >> 13 & 1)) >> 13);
+    __builtin_memcpy(&f, &a, sizeof f);
+    f += 0.5f;
+    __builtin_memcpy(&a, &f, sizeof a);
+    return sign | (a - 0x3f000000);
+}
+CUEMU_FN uint32_t h2_of(float lo, float hi) { return cuemu_half(lo) | cuemu_half(hi) << 16; }
+CUEMU_FN uint32_t h2_sub(uint32_t a, uint32_t b)
+{
+    return h2_of(h_value((uint16_t)a) - h_value((uint16_t)b), h_value((uint16_t)(a >> 16)) - h_value((uint16_t)(b >> 16)));
+}
+CUEMU_FN float exp2_near(float x)
+{
+    const float y = exp2f(x);
+    return y < 0x1p-126f ? 0.0f : y; /* NaN is not below */
+}
 CUEMU_FN void cuemu_mma(int op, void *d, const void *a, const void *b, const char *site)
 {
     cuemu_warp_args w = {op, 0xffffffffu, site, d, 16, 0, 32, a, b};

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# models.sh - whole models on virtual devices: the bits of the CPU, which the goldens hold to 2e-4, at 1 to 8 ranks.
+# models.sh - whole models on virtual devices at 1 to 8 ranks: with --compute f32 the bits of the CPU, which the goldens hold to 2e-4. Else
+# attention goes through tensor cores: equal bits on all devices, chunks and pages, and within a bound of KL divergence of the CPU.
 #
 # One schedule seed on all models of the shared data and on those kept here; SEEDS (20) seeds on three of them.
 . "$(dirname "$0")/../lib.sh"
@@ -9,6 +10,7 @@ compare=$BUILD/helpers/npy_compare
 [ -x "$compare" ] || compare=$BUILD/../tests/npy_compare
 convert=$BIN/convert-hf edit=$(dirname "$compare")/st_edit
 runs=0
+NEAR=0.01 # 1e-4 to 2e-3 where it was measured: a last bit flips codes of activations, as with q8 itself (tests/data/kl.txt)
 
 # same WANTED.npy DEVICES MODEL OPTIONS...: the logits on the devices have the bits of WANTED, and the emulator has nothing to report.
 same() {
@@ -37,6 +39,18 @@ prepare() {
     runs=0
 }
 
+# near_cpu CPU.npy MODEL OPTIONS...: the prompt on one device is close to the CPU; the logits of the whole run take the place of CPU.npy.
+near_cpu() {
+    local from_cpu=$1 model=$2
+    shift 2
+    runs=$((runs + 1))
+    if ! { "$BIN/run-model" -m "$model" "${generate[@]}" -n 0 "$@" --logits "$TMP/c.npy" && "$BIN/run-model" -m "$model" --devices cuda:0 "${generate[@]}" -n 0 "$@" --logits "$TMP/d.npy"; } >"$TMP/d.ids" 2>"$TMP/d.err" ||
+        [ -s "$TMP/d.err" ] || ! "$compare" kl "$TMP/c.npy" "$TMP/d.npy" "$NEAR" 0.5 >"$TMP/near" 2>&1; then
+        { echo "cuda:0 $* beside the CPU:" && cat "$TMP/near" && head -n 3 "$TMP/d.err"; } >>"$TMP/differ" 2>&1
+    fi
+    timeout 300 "$BIN/run-model" -m "$model" --devices cuda:0 "${generate[@]}" "$@" --logits "$from_cpu" >"$TMP/d.ids" 2>"$TMP/d.err"
+}
+
 models=$(for d in ${SHARED:+"$SHARED"/models/*/}; do [ -f "$d/golden.safetensors" ] && echo "${d%/}"; done)
 [ -n "$models" ] || skip "the shared models are not here"
 for dir in $models ${CUEMU_MODELS-tests/data/llama-gqa tests/models/deepseek-v3 tests/models/gpt-oss tests/models/mpt tests/models/qwen2-moe}; do
@@ -47,13 +61,13 @@ for dir in $models ${CUEMU_MODELS-tests/data/llama-gqa tests/models/deepseek-v3 
     same "$TMP/f.npy" cuda:0,1 "$TMP/m.tess" --compute f32 --kv f32 -ub 33
     same "$TMP/f.npy" cuda:0,0,1 "$TMP/m.tess" --compute f32 --kv f32 --page 16
     same "$TMP/f.npy" cuda:3,2,1,0 "$TMP/m.tess" --compute f32 --kv f32
-    same "$TMP/q.npy" cuda:0 "$TMP/q.tess" --kv int8 --page 64 -ub 7
+    near_cpu "$TMP/q.npy" "$TMP/q.tess" --kv int8 --page 64 -ub 7
     same "$TMP/q.npy" cuda:0,1 "$TMP/q.tess" --kv int8
     same "$TMP/q.npy" cuda:0,1,2 "$TMP/q.tess" --kv int8 --page 16
     same "$TMP/q.npy" cuda:0,1,2,0 "$TMP/q.tess" --kv int8 --split 3,1,2,2
     same "$TMP/q.npy" cuda "$TMP/q.tess" --kv int8
     CUEMU_PEER=0 same "$TMP/q.npy" cuda:0,1,1 "$TMP/q.tess" --kv int8
-    equal "$(basename "$dir"): bits of the CPU in $runs runs" "" "$(head -n 5 "$TMP/differ")"
+    equal "$(basename "$dir"): equal bits in $runs runs" "" "$(head -n 5 "$TMP/differ")"
     CUEMU_MODEL=$TMP/q.tess check "$(basename "$dir"): company, forks and chunks on 1, 2, 3, 4 and 8 ranks" "$BUILD/tests/t_cuda_ranks"
 done
 
@@ -67,11 +81,13 @@ kv_case() { # FAMILY EDIT N: a prompt of N ids
     generate=(--prompt-ids "$(for i in $(seq "$3"); do echo $((i * 37 % 192)); done | paste -sd,)" -n 2 --temp 0 --ignore-eos --print-ids)
     : >"$TMP/differ"
     runs=0
-    "$BIN/run-model" -m "$TMP/$1-100.tess" "${generate[@]}" --kv int8 --logits "$TMP/k.npy" >"$TMP/k.ids" 2>"$TMP/k.err"
-    same "$TMP/k.npy" cuda:0 "$TMP/$1-100.tess" --kv int8 -ub 7
+    "$BIN/run-model" -m "$TMP/$1-100.tess" "${generate[@]}" --compute f32 --kv int8 --logits "$TMP/k.npy" >"$TMP/k.ids" 2>"$TMP/k.err"
+    same "$TMP/k.npy" cuda:0 "$TMP/$1-100.tess" --compute f32 --kv int8 -ub 7
+    same "$TMP/k.npy" cuda:0,1 "$TMP/$1-100.tess" --compute f32 --kv int8 --page 16
+    CUEMU_PEER=0 same "$TMP/k.npy" cuda:1,0,1 "$TMP/$1-100.tess" --compute f32 --kv int8
+    near_cpu "$TMP/k.npy" "$TMP/$1-100.tess" --kv int8 -ub 7
     same "$TMP/k.npy" cuda:0,1 "$TMP/$1-100.tess" --kv int8 --page 16
-    CUEMU_PEER=0 same "$TMP/k.npy" cuda:1,0,1 "$TMP/$1-100.tess" --kv int8
-    equal "$1 with a K bias: bits of the CPU in $runs runs" "" "$(head -n 5 "$TMP/differ")"
+    equal "$1 with a K bias: bits of the CPU, with tensor cores near it, in $runs runs" "" "$(head -n 5 "$TMP/differ")"
 }
 kv_case qwen2-moe 7:B,15:-B,20:B,28:-B 40
 kv_case phi 2:B,10:-B,14:B,31:-B 40
@@ -81,12 +97,13 @@ for name in llama-gqa mixtral-moe gemma3; do
     dir=${SHARED:-/nonexistent}/models/$name
     [ -d "$dir" ] || continue
     steps=2 && prepare "$dir" >"$TMP/prepared" || continue
+    near_cpu "$TMP/q.npy" "$TMP/q.tess" --kv int8
     for ((seed = 1; seed <= ${SEEDS:-20}; seed++)); do
         export CUEMU_SEED=$seed
         same "$TMP/f.npy" cuda:0,1,2 "$TMP/m.tess" --compute f32 --kv f32
         same "$TMP/q.npy" cuda:0,1 "$TMP/q.tess" --kv int8
         unset CUEMU_SEED
     done
-    equal "$name: bits of the CPU in $runs schedules" "" "$(head -n 5 "$TMP/differ")"
+    equal "$name: equal bits in $runs schedules" "" "$(head -n 5 "$TMP/differ")"
 done
 finish
