@@ -22,11 +22,15 @@ static tess_status resolve(const tess_model *m, const tess_ctx_params *in, tess_
     return TESS_OK;
 }
 
-/* Pages of ranks on devices. */
+/* Pages of ranks on devices. Attention brings positions from memory in blocks of 8, some of which may not be written yet: no result
+ * depends on what is there, but it must be something. */
 static void *page_alloc(void *user, uint32_t rank, size_t size)
 {
     void *p;
-    return comm_select(user, rank) == 0 && device_alloc(&p, size) == 0 ? p : NULL;
+    if (comm_select(user, rank) || device_alloc(&p, size)) return NULL;
+    if (device_fill(p, 0, size, comm_stream(user, rank)) == 0) return p;
+    device_free(p);
+    return NULL;
 }
 static void page_release(void *user, uint32_t rank, void *page)
 {
