@@ -223,13 +223,14 @@ static void layer_is_equal(void **state)
     layer_case(choice_make(300), between(1, 200), 0);
     /* Tokens for each shape of blocks: pairs an expert are under 1/2, 2, 4, 17, 129, and more. The last has one expert for all. */
     static const uint32_t most[] = {1, 8, 15, 60, 180, 300};
-    for (uint32_t i = 0; i < 2 * ARRAY_LEN(most); i++) {
-        choice c = {.tokens = most[i / 2], .used = 1, .n_experts = i / 2 == 5 ? 3 : 6, .lo = i / 2 == 5, .is = 1};
-        c.n_local = i / 2 == 5 ? 2 : 5;
-        c.ids = must(calloc(c.tokens, sizeof *c.ids));
-        for (uint32_t t = 0; t < c.tokens; t++) c.ids[t] = i / 2 == 5 ? rnd(8) ? 2 : 1 : rnd(6);
-        layer_case(c, between(300, 700), i % 2 ? DT_Q4 : DT_Q8);
-    }
+    for (uint32_t i = 0; i < ARRAY_LEN(most); i++)
+        for (uint32_t dtype = DT_F32; dtype <= DT_Q4; dtype++) {
+            bool last = i == 5;
+            choice c = {.tokens = most[i], .used = 1, .n_experts = last ? 3 : 6, .lo = last, .n_local = last ? 2 : 5, .is = 1};
+            c.ids = must(calloc(c.tokens, sizeof *c.ids));
+            for (uint32_t t = 0; t < c.tokens; t++) c.ids[t] = last ? rnd(8) ? 2 : 1 : rnd(6);
+            layer_case(c, between(200, 600), dtype);
+        }
 }
 
 static void mix_is_equal(void **state)

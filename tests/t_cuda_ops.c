@@ -155,6 +155,12 @@ static void linear_is_equal(void **state)
         linear_cut_case(q, 2, 1, 140, 700, 70, GROUPS);
         linear_cut_case(q, 4, 8, 4 * 136, 8 * 70, 300, GROUPS);
     }
+    for (uint32_t f = DT_F32; f <= DT_BF16; f++) { /* K in more pieces than there are stages; each tile, the largest in 32 runs */
+        for (uint32_t t = 1; t <= 5; t++) linear_cut_case(f, 1, 1, 45, 700 + t * 16, t, 0);
+        linear_cut_case(f, 1, 1, 75, 512, 16, 0);
+        linear_cut_case(f, 2, 1, 150, 301, 40, 0);
+        linear_cut_case(f, 4, 8, 4 * 136, 8 * 70, 70, 0);
+    }
 }
 
 static void embed_is_equal(void **state)

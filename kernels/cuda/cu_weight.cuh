@@ -1,10 +1,11 @@
 /*
- * cu_weight.cuh - weights in TILE8, and one block's part of a linear operation: 32 rows times up to 16 tokens.
+ * cu_weight.cuh - weights in TILE8 and a block's part of a linear operation; here the plain form, in which q8 and q4 weights are
+ * computed as floats (--compute f32): 32 rows times up to 16 tokens. lin_gemv, lin_mma and lin_float are the fast ones.
  *
  * A block walks K in pieces. All threads copy a piece of the weights and of the activations to shared memory; then lane l of warp w
  * is row l of the block's four row blocks and keeps one chain for each of the tokens w, w + 4, ...: the order of ops.h, whatever
  * the shape. Shared memory holds weights as [4 row blocks][k][8 rows], a row block padded by 8 floats, so that the
- * 32 lanes meet 32 banks; quantized weights lie there as whole tiles.
+ * 32 lanes meet 32 banks.
  */
 #ifndef TESS_CU_WEIGHT_CUH
 #define TESS_CU_WEIGHT_CUH
@@ -17,14 +18,10 @@ enum {
     LIN_BLOCKS = WARP / TILE_ROWS,   /* row blocks */
     LIN_K = 64,                      /* columns of a piece of floats */
     LIN_ROW = LIN_K * TILE_ROWS + 8, /* floats of a row block in shared memory */
-    LIN_GROUPS = 4,                  /* groups of a piece of quantized weights */
     LIN_TOKENS = 16,                 /* most tokens of a block */
-    LIN_X_WORDS = sizeof(op_group) / 4,
-    LIN_W_FLOATS = LIN_BLOCKS * LIN_ROW, /* these also hold the tiles of LIN_GROUPS groups, padded */
-    LIN_X_FLOATS = LIN_TOKENS * LIN_K,   /* these also hold the groups of LIN_TOKENS tokens */
+    LIN_W_FLOATS = LIN_BLOCKS * LIN_ROW,
+    LIN_X_FLOATS = LIN_TOKENS * LIN_K,
 };
-static_assert(LIN_BLOCKS * (LIN_GROUPS * Q8_TILE + 32) <= LIN_W_FLOATS * 4, "tiles fit");
-static_assert(LIN_GROUPS * LIN_TOKENS * LIN_X_WORDS <= LIN_X_FLOATS, "groups fit");
 
 /* One weight's rows, or a part of them, on some tokens. */
 typedef struct {
@@ -65,10 +62,10 @@ DEV float block_value(uint32_t dtype, const uint8_t *block, uint32_t r, uint32_t
     return f16_at(tile, r) * (float)code + f16_at(tile, 8 + r);
 }
 
-/* ---- floats: a piece of m columns from column k on ---- */
+/* ---- a piece of m columns from column k on ---- */
 DEV void stage_weights(const lin_job &j, uint64_t block0, uint32_t k, uint32_t m, float *w)
 {
-    uint64_t blocks = (j.row_skip + (uint64_t)j.n_rows + TILE_ROWS - 1) / TILE_ROWS;
+    uint64_t blocks = job_blocks(j);
     for (uint32_t i = threadIdx.x; i < LIN_BLOCKS * LIN_K * TILE_ROWS; i += LIN_THREADS) {
         uint32_t b = i / (LIN_K * TILE_ROWS), c = i / TILE_ROWS % LIN_K, r = i % TILE_ROWS;
         if (c >= m || block0 + b >= blocks) continue; /* nobody uses them */
@@ -102,67 +99,6 @@ DEV void dot_rows(const lin_job &j, uint64_t block0, uint32_t t0, uint32_t n, fl
     }
 }
 
-/* ---- groups: a piece of m groups from group g on ---- */
-DEV void stage_tiles(const lin_job &j, uint64_t block0, uint32_t g, uint32_t m, uint32_t row, uint32_t *w)
-{
-    uint64_t blocks = (j.row_skip + (uint64_t)j.n_rows + TILE_ROWS - 1) / TILE_ROWS;
-    uint32_t words = m * tile_bytes(j.dtype) / 4;
-    for (uint32_t b = 0; b < LIN_BLOCKS && block0 + b < blocks; b++) {
-        const uint8_t *from = j.data + (block0 + b) * j.block_stride + (size_t)g * tile_bytes(j.dtype);
-        for (uint32_t i = threadIdx.x; i < words; i += LIN_THREADS) w[b * row + i] = reinterpret_cast<const uint32_t *>(from)[i];
-    }
-}
-/* As [m][n][words of a group] */
-DEV void stage_groups(const lin_job &j, uint32_t t0, uint32_t g, uint32_t m, uint32_t *x)
-{
-    uint32_t words = min(j.n_tokens - t0, (uint32_t)LIN_TOKENS) * LIN_X_WORDS;
-    for (uint32_t i = 0; i < m; i++) {
-        const uint32_t *from = reinterpret_cast<const uint32_t *>(j.xq + (g + i) * j.xqs + t0);
-        for (uint32_t c = threadIdx.x; c < words; c += LIN_THREADS) x[i * LIN_TOKENS * LIN_X_WORDS + c] = from[c];
-    }
-}
-
-/* One group of one row times one token's: tile is the row's lane of the tile, in words. */
-DEV float group_step(uint32_t dtype, const uint32_t *tile, uint32_t r, const uint32_t *x, float acc)
-{
-    const uint8_t *head = reinterpret_cast<const uint8_t *>(tile);
-    float d = float_of(x[0]), s = float_of(x[1]);
-    const uint32_t *q = x + 2;
-    int32_t dot = 0;
-    if (dtype == DT_Q8) {
-        for (uint32_t i = 0; i < 8; i++) dot = dp4a((int32_t)tile[4 + i * 8 + r], (int32_t)q[i], dot);
-        return fmaf((float)dot, f16_at(head, r) * d, acc);
-    }
-    for (uint32_t i = 0; i < 4; i++) {
-        uint32_t codes = tile[8 + i * 8 + r];
-        dot = dp4a((int32_t)(codes & 0x0f0f0f0f), (int32_t)q[2 * i], dot);
-        dot = dp4a((int32_t)(codes >> 4 & 0x0f0f0f0f), (int32_t)q[2 * i + 1], dot);
-    }
-    acc = fmaf((float)dot, f16_at(head, r) * d, acc);
-    return fmaf(f16_at(head, 8 + r), s, acc);
-}
-
-template <uint32_t PER>
-DEV void dot_groups(const lin_job &j, uint64_t block0, uint32_t t0, uint32_t n, float *w, float *x, float (&acc)[PER])
-{
-    uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, tile = tile_bytes(j.dtype) / 4;
-    uint32_t row = LIN_GROUPS * tile + 8, n_groups = (j.n_k + GROUP_K - 1) / GROUP_K; /* + 8: other banks for each row block */
-    uint32_t *ws = reinterpret_cast<uint32_t *>(w), *xs = reinterpret_cast<uint32_t *>(x);
-    for (uint32_t g = 0; g < n_groups; g += LIN_GROUPS) {
-        uint32_t m = min(n_groups - g, (uint32_t)LIN_GROUPS);
-        __syncthreads();
-        stage_tiles(j, block0, g, m, row, ws);
-        stage_groups(j, t0, g, m, xs);
-        __syncthreads();
-        for (uint32_t c = 0; n > 0 && c < m; c++)
-#pragma unroll
-            for (uint32_t i = 0; i < PER; i++)
-                if (i < n)
-                    acc[i] = group_step(j.dtype, ws + lane / TILE_ROWS * row + c * tile, lane % TILE_ROWS,
-                                        xs + (c * LIN_TOKENS + warp + i * LIN_WARPS) * LIN_X_WORDS, acc[i]);
-    }
-}
-
 /* Rows of the four row blocks from block0 on, times the tokens t0 .. t0 + 4 * PER - 1, by a whole block of threads. */
 template <uint32_t PER> DEV void lin_block(const lin_job &j, uint64_t block0, uint32_t t0, float *w, float *x)
 {
@@ -172,10 +108,9 @@ template <uint32_t PER> DEV void lin_block(const lin_job &j, uint64_t block0, ui
     uint32_t left = j.n_tokens - t0,
              n = mine && left > warp ? (left - warp + LIN_WARPS - 1) / LIN_WARPS : 0; /* tokens of this thread */
     float acc[PER] = {};
-    if (j.xq && is_quant(j.dtype)) dot_groups<PER>(j, block0, t0, n, w, x, acc);
-    else dot_rows<PER>(j, block0, t0, n, w, x, acc);
+    dot_rows<PER>(j, block0, t0, n, w, x, acc);
 #pragma unroll
     for (uint32_t i = 0; i < PER; i++)
-        if (i < n) j.y[(t0 + warp + i * LIN_WARPS) * j.ys + (size_t)row] = j.bias ? acc[i] + j.bias[row] : acc[i];
+        if (i < n) job_put(j, t0 + warp + i * LIN_WARPS, (uint32_t)row, acc[i]);
 }
 #endif

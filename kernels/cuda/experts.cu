@@ -8,6 +8,7 @@
  * launch, for which the experts of other types have no items. How many pairs an expert is likely to have decides the shape of the
  * blocks; no choice changes a bit.
  */
+#include "lin_float.cuh"
 #include "lin_gemv.cuh"
 #include "lin_mma.cuh"
 
@@ -71,6 +72,14 @@ template <uint32_t DT, class S> static __global__ void CU_BOUNDS(S::THREADS, 1) 
         mma_block<S>(j, (uint64_t)blockIdx.x * S::BLOCKS, t0);
 }
 
+template <uint32_t DT, class S> static __global__ void CU_BOUNDS(S::THREADS, 2) expert_float(op_experts_args a)
+{
+    lin_job j;
+    uint32_t t0;
+    for (uint32_t i = blockIdx.y; expert_item(a, 1u << DT, S::TOKENS, i, j, t0); i += gridDim.y)
+        float_block<S>(j, (uint64_t)blockIdx.x * S::BLOCKS, t0);
+}
+
 /* Blocks of `rows` rows, and most items with tiles of `per` pairs: that is when every expert has pairs and the last tile of each, but
  * one expert's, is a single pair. */
 static dim3 item_grid(const op_experts_args *a, uint32_t rows, uint32_t per)
@@ -92,6 +101,12 @@ template <uint32_t DT, class S> static int launch_mma(const op_experts_args *a, 
     return LAUNCH((expert_mma<DT, S>), grid, S::THREADS, 0, stream, *a);
 }
 
+template <uint32_t DT, class S> static int launch_float(const op_experts_args *a, cudaStream_t stream)
+{
+    dim3 grid = item_grid(a, TILE_ROWS * S::BLOCKS, S::TOKENS);
+    return LAUNCH((expert_float<DT, S>), grid, S::THREADS, 0, stream, *a);
+}
+
 /* By the pairs of an expert when all have equally many; few experts are chosen by few tokens, and more than one pair is rare then. */
 template <uint32_t DT> static int launch_groups(const op_experts_args *a, cudaStream_t stream)
 {
@@ -104,22 +119,50 @@ template <uint32_t DT> static int launch_groups(const op_experts_args *a, cudaSt
     return launch_mma<DT, mma_many<DT>>(a, stream);
 }
 
-int cu_experts(const op_experts_args *a, void *stream)
+template <uint32_t DT> static int launch_floats(const op_experts_args *a, cudaStream_t stream)
 {
-    if (a->n_local == 0 || a->n_rows == 0 || a->n_max == 0) return cudaSuccess;
-    op_experts_args plain = *a;
-    int e = cudaSuccess;
-    if (a->xq && a->types >> DT_Q8 & 1) e = launch_groups<DT_Q8>(a, (cudaStream_t)stream), plain.types &= ~(1u << DT_Q8);
-    if (e == cudaSuccess && a->xq && a->types >> DT_Q4 & 1)
-        e = launch_groups<DT_Q4>(a, (cudaStream_t)stream), plain.types &= ~(1u << DT_Q4);
-    if (e != cudaSuccess || plain.types == 0) return e;
-    return LAUNCH(expert_rows, item_grid(a, WARP, LIN_TOKENS), LIN_THREADS, 0, (cudaStream_t)stream, plain);
+    uint32_t share = a->n_max / a->n_local;
+    if (share < 2) return launch_float<DT, float_2<DT>>(a, stream);
+    if (share <= 16) return launch_float<DT, float_few<DT>>(a, stream);
+    return launch_float<DT, float_many<DT>>(a, stream);
 }
 
+int cu_experts(const op_experts_args *a, void *stream_)
+{
+    if (a->n_local == 0 || a->n_rows == 0 || a->n_max == 0) return cudaSuccess;
+    cudaStream_t stream = (cudaStream_t)stream_;
+    op_experts_args plain = *a; /* q8 and q4 as floats */
+    plain.types = a->xq ? 0 : a->types & (1u << DT_Q8 | 1u << DT_Q4);
+    int e = cudaSuccess;
+    for (uint32_t dtype = 1; dtype < DT_COUNT && e == cudaSuccess; dtype++) {
+        if (!(a->types >> dtype & 1)) continue;
+        switch (dtype) {
+        case DT_F32: e = launch_floats<DT_F32>(a, stream); break;
+        case DT_F16: e = launch_floats<DT_F16>(a, stream); break;
+        case DT_BF16: e = launch_floats<DT_BF16>(a, stream); break;
+        case DT_Q8: if (a->xq) e = launch_groups<DT_Q8>(a, stream); break;
+        case DT_Q4: if (a->xq) e = launch_groups<DT_Q4>(a, stream); break;
+        default: e = cudaErrorInvalidValue; break;
+        }
+    }
+    if (e != cudaSuccess || plain.types == 0) return e;
+    return LAUNCH(expert_rows, item_grid(a, WARP, LIN_TOKENS), LIN_THREADS, 0, stream, plain);
+}
+
+template <uint32_t DT> static int load_groups(void)
+{
+    return cu_load(expert_gemv<DT, 1>, expert_gemv<DT, 2>, expert_gemv<DT, 4>, expert_mma<DT, mma_few<DT>>,
+                   expert_mma<DT, mma_some<DT>>, expert_mma<DT, mma_many<DT>>);
+}
+template <uint32_t DT> static int load_floats(void)
+{
+    return cu_load(expert_float<DT, float_2<DT>>, expert_float<DT, float_few<DT>>, expert_float<DT, float_many<DT>>);
+}
 int cu_experts_load(void)
 {
-    return cu_load(expert_rows, expert_gemv<DT_Q8, 1>, expert_gemv<DT_Q8, 2>, expert_gemv<DT_Q8, 4>, expert_gemv<DT_Q4, 1>,
-                   expert_gemv<DT_Q4, 2>, expert_gemv<DT_Q4, 4>, expert_mma<DT_Q8, mma_few<DT_Q8>>,
-                   expert_mma<DT_Q8, mma_some<DT_Q8>>, expert_mma<DT_Q8, mma_many<DT_Q8>>, expert_mma<DT_Q4, mma_few<DT_Q4>>,
-                   expert_mma<DT_Q4, mma_some<DT_Q4>>, expert_mma<DT_Q4, mma_many<DT_Q4>>);
+    static int (*const load[])(void) = {load_groups<DT_Q8>, load_groups<DT_Q4>, load_floats<DT_F32>, load_floats<DT_F16>,
+                                        load_floats<DT_BF16>};
+    int e = cu_load(expert_rows);
+    for (size_t i = 0; i < ARRAY_LEN(load) && e == cudaSuccess; i++) e = load[i]();
+    return e;
 }

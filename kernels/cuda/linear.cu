@@ -1,4 +1,5 @@
 /* linear.cu - weights times activations: which kernel does it, and a grid over rows, tokens and runs. */
+#include "lin_float.cuh"
 #include "lin_gemv.cuh"
 #include "lin_mma.cuh"
 
@@ -59,6 +60,14 @@ template <class S> static __global__ void CU_BOUNDS(S::THREADS, 1) linear_mma(op
     for (uint32_t t0 = blockIdx.y * S::TOKENS; t0 < a.n_tokens; t0 += gridDim.y * S::TOKENS) mma_block<S>(j, block0, t0);
 }
 
+template <class S> static __global__ void CU_BOUNDS(S::THREADS, 2) linear_float(op_linear_args a, lin_runs runs)
+{
+    const uint64_t block0 = (uint64_t)blockIdx.x * S::BLOCKS;
+    lin_job j;
+    if (!run_job(a, runs, block0, S::BLOCKS * TILE_ROWS, j)) return; /* the whole block */
+    for (uint32_t t0 = blockIdx.y * S::TOKENS; t0 < a.n_tokens; t0 += gridDim.y * S::TOKENS) float_block<S>(j, block0, t0);
+}
+
 /* Runs [first, first + n) of the weight. */
 static lin_runs some_runs(const op_weight *w, uint32_t first, uint32_t n)
 {
@@ -85,10 +94,17 @@ template <uint32_t DT, uint32_t M> static int launch_gemv(const op_linear_args *
     return LAUNCH((linear_gemv<DT, M>), grid, S::THREADS, 0, stream, *a, runs, wk);
 }
 
+template <class S> static dim3 tile_grid(const op_linear_args *a, const lin_runs &runs)
+{
+    return dim3(cu_ceil(runs.rows, TILE_ROWS * S::BLOCKS), grid_y(cu_ceil(a->n_tokens, S::TOKENS)), runs.n);
+}
 template <class S> static int launch_mma(const op_linear_args *a, const lin_runs &runs, cudaStream_t stream)
 {
-    dim3 grid(cu_ceil(runs.rows, TILE_ROWS * S::BLOCKS), grid_y(cu_ceil(a->n_tokens, S::TOKENS)), runs.n);
-    return LAUNCH(linear_mma<S>, grid, S::THREADS, 0, stream, *a, runs);
+    return LAUNCH(linear_mma<S>, tile_grid<S>(a, runs), S::THREADS, 0, stream, *a, runs);
+}
+template <class S> static int launch_float(const op_linear_args *a, const lin_runs &runs, cudaStream_t stream)
+{
+    return LAUNCH(linear_float<S>, tile_grid<S>(a, runs), S::THREADS, 0, stream, *a, runs);
 }
 
 /* Large tiles where they are enough to fill a device. Any choice gives the same bits. */
@@ -106,11 +122,25 @@ template <uint32_t DT> static int launch_groups(const op_linear_args *a, const l
     return launch_mma<mma_many<DT>>(a, runs, stream);
 }
 
+template <uint32_t DT> static int launch_floats(const op_linear_args *a, const lin_runs &runs, cudaStream_t stream)
+{
+    if (a->n_tokens == 1) return launch_float<float_1<DT>>(a, runs, stream);
+    if (a->n_tokens == 2) return launch_float<float_2<DT>>(a, runs, stream);
+    if (a->n_tokens <= 4) return launch_float<float_4<DT>>(a, runs, stream);
+    if (a->n_tokens <= 16) return launch_float<float_few<DT>>(a, runs, stream);
+    if ((uint64_t)cu_ceil(runs.rows, 128) * cu_ceil(a->n_tokens, 64) * runs.n < LIN_FILL)
+        return launch_float<float_some<DT>>(a, runs, stream);
+    return launch_float<float_many<DT>>(a, runs, stream);
+}
+
 static int launch_runs(const op_linear_args *a, const lin_runs &runs, cudaStream_t stream)
 {
     if (a->xq && runs.dtype == DT_Q8) return launch_groups<DT_Q8>(a, runs, stream);
     if (a->xq && runs.dtype == DT_Q4) return launch_groups<DT_Q4>(a, runs, stream);
-    uint32_t per = a->n_tokens > LIN_WARPS ? 4 : 1;
+    if (runs.dtype == DT_F32) return launch_floats<DT_F32>(a, runs, stream);
+    if (runs.dtype == DT_F16) return launch_floats<DT_F16>(a, runs, stream);
+    if (runs.dtype == DT_BF16) return launch_floats<DT_BF16>(a, runs, stream);
+    uint32_t per = a->n_tokens > LIN_WARPS ? 4 : 1; /* q8 and q4 as floats */
     dim3 grid(cu_ceil(runs.rows, WARP), grid_y(cu_ceil(a->n_tokens, per * LIN_WARPS)), runs.n);
     if (per == 4) return LAUNCH(linear_runs<4>, grid, LIN_THREADS, 0, stream, *a, runs);
     return LAUNCH(linear_runs<1>, grid, LIN_THREADS, 0, stream, *a, runs);
@@ -127,9 +157,21 @@ int cu_linear(const op_linear_args *a, void *stream)
     return e;
 }
 
+template <uint32_t DT> static int load_groups(void)
+{
+    return cu_load(linear_gemv<DT, 1>, linear_gemv<DT, 2>, linear_gemv<DT, 4>, linear_mma<mma_few<DT>>, linear_mma<mma_some<DT>>,
+                   linear_mma<mma_many<DT>>);
+}
+template <uint32_t DT> static int load_floats(void)
+{
+    return cu_load(linear_float<float_1<DT>>, linear_float<float_2<DT>>, linear_float<float_4<DT>>, linear_float<float_few<DT>>,
+                   linear_float<float_some<DT>>, linear_float<float_many<DT>>);
+}
 int cu_linear_load(void)
 {
-    return cu_load(linear_mma<mma_few<DT_Q8>>, linear_mma<mma_some<DT_Q8>>, linear_mma<mma_many<DT_Q8>>, linear_mma<mma_few<DT_Q4>>,
-                   linear_mma<mma_some<DT_Q4>>, linear_mma<mma_many<DT_Q4>>, linear_runs<1>, linear_runs<4>, linear_gemv<DT_Q8, 1>, linear_gemv<DT_Q8, 2>, linear_gemv<DT_Q8, 4>,
-                   linear_gemv<DT_Q4, 1>, linear_gemv<DT_Q4, 2>, linear_gemv<DT_Q4, 4>);
+    static int (*const load[])(void) = {load_groups<DT_Q8>, load_groups<DT_Q4>, load_floats<DT_F32>, load_floats<DT_F16>,
+                                        load_floats<DT_BF16>};
+    int e = cu_load(linear_runs<1>, linear_runs<4>);
+    for (size_t i = 0; i < ARRAY_LEN(load) && e == cudaSuccess; i++) e = load[i]();
+    return e;
 }
