@@ -145,8 +145,8 @@ $(BUILD)/tests/t_%_simde: $(BUILD)/obj/tests/t_%.o $$(SIMDE_OBJ) $(FULL_LIB)
 TEST_PROGRAMS = $(TESTS:%=$(BUILD)/tests/%) $(SIMDE_TESTS:%=$(BUILD)/tests/%)
 HELPERS       = $(patsubst tests/%.c,$(BUILD)/tests/%,$(filter-out tests/t_%,$(wildcard tests/*.c)))
 RUN_TESTS     = BUILD='$(BUILD)' CC='$(CC)' NM='$(NM)' bash tests/run.sh
-test-programs: $(TEST_PROGRAMS) $(HELPERS)
-test: all test-programs $(EXAMPLES:%=$(BUILD)/examples/%) $(CUEMU_SHORT)
+test-programs: $(TEST_PROGRAMS) $(HELPERS) $(GPU_PROGRAMS)
+test: all test-programs $(EXAMPLES:%=$(BUILD)/examples/%) $(CUEMU_SHORT) $(CUEMU_DRY)
 	@bash tools/fetch-smollm2.sh '$(BUILD)/smollm2' >$(BUILD)/fetch.log 2>&1 || true # without it some tests say skip
 	@$(RUN_TESTS) $(TEST_PROGRAMS) $(CUEMU_SHORT) $(SCRIPTS)
 unit: tools $(TEST_PROGRAMS)

@@ -119,6 +119,19 @@ $(CUEMU)/bin/%.checked: $$(call tool_obj,$$*) $(CUEMU)/libchecked.a
 	$(SAY) LINK '$@'
 	$(Q)$(CC) $(ALL_LDFLAGS) $^ -o $@ $(CUEMU_LIB)
 
+# ---- tests/gpu: speeds of a device, with nvcc for tests/gpu_check.sh and on the emulator for its dry form ----
+GPU_BENCH_C = $(call obj,$(wildcard tests/gpu/*.c))
+# Of the programs for virtual devices those that run on real ones as well; and the bench. Built where nvcc is.
+GPU_PROGRAMS = $(if $(CU_OBJ),$(BUILD)/tests/t_cuda_ops $(BUILD)/tests/t_cuda_attn $(BUILD)/tests/t_cuda_moe $(BUILD)/tests/t_cuda_best $(BUILD)/tests/gpu_bench)
+$(BUILD)/tests/gpu_bench: $(GPU_BENCH_C) $(BUILD)/obj/tests/gpu/probe.o $$(FULL_LIB)
+	@mkdir -p $(@D)
+	$(SAY) LINK '$@'
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ -o $@ $(LIBS)
+$(CUEMU)/tests/gpu_bench: $(GPU_BENCH_C) $(CUEMU)/obj/tests/gpu/probe.o $(CUEMU)/libcuemu.a
+	@mkdir -p $(@D)
+	$(SAY) LINK '$@'
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ -o $@ $(CUEMU_LIB)
+
 CUEMU_PROGRAMS = $(patsubst %,$(CUEMU)/tests/%,$(basename $(notdir $(filter-out %_races.cc,$(CUEMU_T)))))
 ifneq ($(CHECKED),)
 CUEMU_PROGRAMS += $(patsubst %,$(CUEMU)/tests/%.checked,$(basename $(notdir $(CUEMU_T))))
@@ -127,6 +140,8 @@ endif
 CUEMU_SCRIPTS := tests/cuemu/models.sh
 # About two minutes of one core; all but whole models and the slowest checked program.
 CUEMU_SHORT    = $(if $(SAN),,$(if $(shell command -v $(firstword $(CXX))),$(filter-out %/t_cuda_attn.checked,$(CUEMU_PROGRAMS))))
+# What tests/cli_gpu_check.sh runs.
+CUEMU_DRY      = $(if $(SAN),,$(if $(shell command -v $(firstword $(CXX))),$(CUEMU)/bin/run-model $(CUEMU)/tests/gpu_bench))
 .PHONY: cuemu test-cuemu
 cuemu: $(TOOLS:%=$(CUEMU)/bin/%) $(CUEMU_TOOLS) $(CUEMU_PROGRAMS)
 test-cuemu: cuemu $$(HELPERS)
