@@ -96,13 +96,15 @@ static tess_status open_weights(tess_model *m, const tess_model_params *p, tess_
     if (p->split) TRY(parse_split(p->split, n_ranks, shares, err));
     TRY(shard_make(&m->a, n_ranks, p->split ? shares : NULL, &m->shards, err));
     if (m->devices.n) TRY(peers_find(&m->m, &m->devices, err));
-    m->n_threads = p->n_threads ? p->n_threads : os_cpu_count();
+    cpus here;
+    cpus_now(&here);
+    m->n_threads = p->n_threads ? p->n_threads : cpus_count(&here);
     if (m->n_threads > 1024) return ERR(err, TESS_E_ARG, "%u threads asked for; the limit is 1024", m->n_threads);
     m->compute = p->compute;
     m->ops = op_table_get(NULL);
     m->cuda = op_cuda_get();
     pool *threads;
-    TRY(pool_open(&m->m, MIN(m->n_threads, MAX(os_cpu_count(), 1u)), &threads, err));
+    TRY(pool_open(&m->m, MIN(m->n_threads, cpus_count(&here)), &threads, err));
     st = model_load(m, threads, p, err);
     pool_close(threads);
     m->has_weights = st >= 0;

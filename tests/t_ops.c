@@ -619,7 +619,7 @@ static void instruction_sets_are_told_apart(void **state)
         const char *what;
         cpu_words w;
         uint32_t sets;
-    } cpus[] = {
+    } told[] = {
         {"none", {0}, 0},
         {"AVX2", {f16c_fma_xsave, avx2, 0, 0, 7}, CPU_AVX2},
         {"AVX2 without FMA", {f16c_fma_xsave & ~(1u << 12), avx2, 0, 0, 7}, 0},
@@ -634,8 +634,8 @@ static void instruction_sets_are_told_apart(void **state)
         {"AVX-512 with VNNI", {f16c_fma_xsave, avx2 | f_dq_bw_vl, 1 << 11, 0, 0xe7}, CPU_AVX2 | CPU_AVX512 | CPU_AVX512VNNI},
         {"all", {f16c_fma_xsave, avx2 | f_dq_bw_vl, 1 << 11, 1 << 4, 0xe7}, CPU_AVX2 | CPU_AVXVNNI | CPU_AVX512 | CPU_AVX512VNNI},
     };
-    for (size_t i = 0; i < ARRAY_LEN(cpus); i++)
-        if (cpu_sets(&cpus[i].w) != cpus[i].sets) fail_msg("%s: %x, want %x", cpus[i].what, cpu_sets(&cpus[i].w), cpus[i].sets);
+    for (size_t i = 0; i < ARRAY_LEN(told); i++)
+        if (cpu_sets(&told[i].w) != told[i].sets) fail_msg("%s: %x, want %x", told[i].what, cpu_sets(&told[i].w), told[i].sets);
 }
 
 int main(void)

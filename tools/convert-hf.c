@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "convert.h"
+#include "cpus.h"
 
 static volatile sig_atomic_t signals_seen;
 
@@ -134,7 +135,9 @@ int main(int argc, char **argv)
     int code = parse(argc, argv, &o);
     if (code >= 0) return code;
     m.log = say;
-    if (o.threads == 0) o.threads = os_cpu_count();
+    cpus here;
+    cpus_now(&here);
+    if (o.threads == 0) o.threads = cpus_count(&here);
     install_signals();
     /* Said before any work; the writer looks again when it renames. */
     const char *target = o.out ? o.out : o.export_dir;

@@ -1,5 +1,5 @@
 /*
- * os.h - files, maps, clock, CPU count; the only place with operating system calls (os_posix.c).
+ * os.h - files, maps, clock: operating system calls (os_posix.c). Threads are pool.h, CPUs cpus.h.
  *
  * A file is opened once and used by descriptor only; names are never opened again. Reads check for short data.
  */
@@ -36,7 +36,6 @@ bool os_exists(const char *path);
 tess_status os_read_whole(const char *path, uint64_t max, const mem *m, char **out, size_t *len, tess_error *err);
 uint64_t os_now_ns(void);       /* monotonic */
 uint64_t os_unix_time(void);    /* seconds */
-uint32_t os_cpu_count(void);    /* CPUs that this process may use: affinity and cgroup quota */
 uint64_t os_mem_available(void); /* bytes; 0 = unknown */
 void os_random(void *p, size_t n);
 void *os_page_alloc(size_t n);  /* zeroed pages, not yet resident; NULL = none */

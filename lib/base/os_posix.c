@@ -2,7 +2,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -256,40 +255,6 @@ uint64_t os_now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 uint64_t os_unix_time(void) { return (uint64_t)time(NULL); }
-
-/* CPUs granted by cgroup v2 or v1, rounded up; 0 = no limit. */
-static uint32_t cgroup_cpus(void)
-{
-    char line[64];
-    double quota = 0, period = 0;
-    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (f) {
-        if (fgets(line, sizeof line, f) && sscanf(line, "%lf %lf", &quota, &period) != 2) quota = 0;
-        fclose(f);
-    } else {
-        if ((f = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "re"))) {
-            if (fscanf(f, "%lf", &quota) != 1) quota = 0;
-            fclose(f);
-        }
-        if ((f = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "re"))) {
-            if (fscanf(f, "%lf", &period) != 1) period = 0;
-            fclose(f);
-        }
-    }
-    if (!(quota > 0) || !(period > 0) || quota / period > 65536) return 0;
-    double cpus = quota / period;
-    uint32_t n = (uint32_t)cpus;
-    return (double)n < cpus || n == 0 ? n + 1 : n;
-}
-
-uint32_t os_cpu_count(void)
-{
-    cpu_set_t set;
-    uint32_t n = 1;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) n = (uint32_t)CPU_COUNT(&set);
-    uint32_t limit = cgroup_cpus();
-    return limit && limit < n ? limit : n;
-}
 
 uint64_t os_mem_available(void)
 {

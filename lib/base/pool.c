@@ -65,6 +65,8 @@ struct pool {
     const mem *m;
     uint32_t n, started;
     bool spin, quit;
+    const cpus *on;          /* NULL: not placed */
+    uint32_t cpu_lo, cpu_hi; /* of thread 0 there */
     pool_fn fn;
     void *arg;
     member *members;
@@ -88,14 +90,15 @@ static void *member_main(void *arg)
 tess_status pool_open(const mem *m, uint32_t n_threads, pool **out, tess_error *err)
 {
     *out = NULL;
-    uint32_t cpus = os_cpu_count();
-    if (n_threads == 0) n_threads = cpus;
+    cpus here;
+    cpus_now(&here);
+    if (n_threads == 0) n_threads = cpus_count(&here);
     if (n_threads > 1024) return ERR(err, TESS_E_ARG, "%u threads asked for; the limit is 1024", n_threads);
     pool *p = mem_zalloc(m, sizeof *p);
     if (!p) return ERR(err, TESS_E_NOMEM, "no memory for a thread pool");
     p->m = m;
     p->n = n_threads;
-    p->spin = n_threads <= cpus;
+    p->spin = n_threads <= cpus_count(&here);
     pool_gate_init(&p->gate, n_threads, p->spin);
     p->members = mem_calloc(m, n_threads, sizeof *p->members);
     if (!p->members) {
@@ -133,11 +136,32 @@ void pool_run(pool *p, pool_fn fn, void *arg)
         fn(arg, 0, 1);
         return;
     }
+    cpu_set_t was;
+    bool placed = p->on && cpus_take(p->on, p->cpu_lo, p->cpu_hi, &was);
     p->fn = fn;
     p->arg = arg;
     word_advance(&p->job);
     fn(arg, 0, p->n);
     pool_gate_wait(&p->gate);
+    if (placed) cpus_give_back(&was);
+}
+
+typedef struct { const cpus *on; uint32_t n_ranks; } place_state;
+
+static void place_one(void *arg, uint32_t thread, uint32_t n_threads)
+{
+    const place_state *s = arg;
+    cpu_set_t was;
+    uint32_t lo, hi;
+    if (thread > 0 && cpus_place(s->on, n_threads, s->n_ranks, thread, &lo, &hi)) (void)cpus_take(s->on, lo, hi, &was);
+}
+
+void pool_place(pool *p, const cpus *c, uint32_t n_ranks)
+{
+    place_state s = {c, n_ranks};
+    if (!p || !cpus_place(c, p->n, n_ranks, 0, &p->cpu_lo, &p->cpu_hi)) return;
+    pool_run(p, place_one, &s);
+    p->on = c;
 }
 
 void pool_barrier(pool *p, uint32_t thread)

@@ -4,14 +4,20 @@
  * pool_run calls fn(arg, i, n) on n threads, the caller being thread 0, and returns when all are done. Between
  * runs the threads spin shortly (about 50 us), then sleep. Inside fn, pool_barrier waits for the whole team. One
  * caller at a time. A pool of 1 starts no thread. When there are more threads than CPUs, waiting sleeps at once.
+ *
+ * A team may be placed on CPUs (pool_place; cpus.h says which thread goes where). Its own threads stay there; the caller's thread is
+ * there while pool_run runs, and has its mask back when that returns.
  */
 #ifndef TESS_POOL_H
 #define TESS_POOL_H
+#include "cpus.h"
 #include "mem.h"
 
 typedef struct pool pool;
 typedef void (*pool_fn)(void *arg, uint32_t thread, uint32_t n_threads);
 tess_status pool_open(const mem *m, uint32_t n_threads, pool **out, tess_error *err);
+/* Between runs: places the team of n_ranks ranks on c, which must outlive it. Without effect where cpus_place places nothing. */
+void pool_place(pool *p, const cpus *c, uint32_t n_ranks);
 void pool_close(pool *p); /* NULL is fine */
 uint32_t pool_size(const pool *p);
 bool pool_spins(const pool *p); /* false: more threads than CPUs, waiting sleeps at once */
