@@ -6,6 +6,10 @@
  * device addresses), op_kbias (what it points at is on the device), and the small arrays parts, leaf_k and leaf. A call
  * puts its kernels into the stream and returns 0 or a code for device_error; nothing waits for the device. Threads and
  * barriers of the CPU have no meaning here.
+ *
+ * Alignment: data and block_stride of a weight are multiples of 16, groups lie at multiples of 8; floats need no more than their own
+ * 4 (rows of 16-byte multiples are copied faster). linear and experts refuse others with cudaErrorMisalignedAddress and start
+ * nothing; of the experts' weights, which lie on the device, only the groups are looked at.
  */
 #ifndef TESS_CUDA_OPS_H
 #define TESS_CUDA_OPS_H

@@ -424,13 +424,41 @@ static void nothing_is_fine(void **state)
     assert_int_not_equal(cuda->reduce(&(op_reduce_args){.n_tokens = 1, .n = 1, .n_leaves = 9}, stream), 0);
 }
 
+/* Weights and groups at addresses that the kernels could not read in one go are refused, and nothing is written. */
+static void alignment_is_checked(void **state)
+{
+    (void)state;
+    NEED_DEVICE();
+    for (uint32_t i = 0; i < 4; i++) { /* as it should be; data, stride, groups that are off */
+        op_run run = {.data = dev_alloc(4096), .block_stride = 272, .n_rows = 8, .n_k = 32};
+        const op_weight w = {.dtype = DT_Q8, .n_rows = 8, .n_k = 32, .n_leaves = 1, .n_parts = 1, .runs = &run};
+        uint8_t *groups = dev_alloc(4096);
+        dev_ok(device_fill((void *)(uintptr_t)run.data, 0, 4096, stream), "device_fill");
+        dev_ok(device_fill(groups, 0, 4096, stream), "device_fill");
+        output o = output_make(8);
+        if (i == 1) run.data += 8;
+        if (i == 2) run.block_stride += 8;
+        if (i == 3) groups += 4;
+        op_linear_args a = {.w = &w, .n_tokens = 1, .y = o.dev, .ys = 8, .xq = (const op_group *)(void *)groups, .xqs = 1};
+        int code = cuda->linear(&a, stream);
+        dev_ok(device_stream_sync(stream), "device_stream_sync");
+        assert_int_equal(code != 0, i != 0);
+        dev_fetch(o.got, o.dev, o.n);
+        for (uint32_t r = 0; r < 8; r++) assert_int_equal(as_bits(o.got[r]), i ? poison : 0);
+        op_experts_args x = {.n_local = 1, .n_rows = 8, .n_k = 32, .n_max = 1, .types = 1u << DT_Q8, .xq = a.xq};
+        if (i == 3) assert_int_not_equal(cuda->experts(&x, stream), 0);
+        release(o.want), release(o.got);
+        dev_free_all();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(quant_is_equal),  cmocka_unit_test(linear_is_equal),       cmocka_unit_test(embed_is_equal),
         cmocka_unit_test(norm_is_equal),   cmocka_unit_test(norm_by_sums_is_equal), cmocka_unit_test(rope_is_equal),
         cmocka_unit_test(act_is_equal),    cmocka_unit_test(reduce_is_equal),       cmocka_unit_test(logits_clamp_gate_are_equal),
-        cmocka_unit_test(nothing_is_fine),
+        cmocka_unit_test(nothing_is_fine), cmocka_unit_test(alignment_is_checked),
     };
     RUN_CUDA_TESTS(tests);
 }

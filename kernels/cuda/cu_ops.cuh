@@ -59,6 +59,14 @@ template <class... K> static inline int cu_load(K *...kernel)
 
 enum { WARP = 32 };
 static inline uint32_t cu_ceil(uint64_t a, uint32_t b) { return (uint32_t)((a + b - 1) / b); }
+/* As cuda_ops.h asks for. */
+static inline bool cu_aligned(const void *p, size_t to) { return reinterpret_cast<uintptr_t>(p) % to == 0; }
+static inline bool cu_aligned(const op_weight *w)
+{
+    for (uint32_t i = 0; i < w->n_parts * w->n_leaves; i++)
+        if (!cu_aligned(w->runs[i].data, 16) || w->runs[i].block_stride % 16) return false;
+    return true;
+}
 /* Threads of a block for n columns: whole warps, not more than `most`. */
 static inline uint32_t cu_threads(uint32_t n, uint32_t most) { return n < most ? cu_ceil(n, WARP) * WARP : most; }
 

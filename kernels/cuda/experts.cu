@@ -130,6 +130,7 @@ template <uint32_t DT> static int launch_floats(const op_experts_args *a, cudaSt
 int cu_experts(const op_experts_args *a, void *stream_)
 {
     if (a->n_local == 0 || a->n_rows == 0 || a->n_max == 0) return cudaSuccess;
+    if (!cu_aligned(a->xq, 8)) return cudaErrorMisalignedAddress;
     cudaStream_t stream = (cudaStream_t)stream_;
     op_experts_args plain = *a; /* q8 and q4 as floats */
     plain.types = a->xq ? 0 : a->types & (1u << DT_Q8 | 1u << DT_Q4);

@@ -149,7 +149,7 @@ static int launch_runs(const op_linear_args *a, const lin_runs &runs, cudaStream
 int cu_linear(const op_linear_args *a, void *stream)
 {
     uint32_t n_runs = a->w->n_parts * a->w->n_leaves;
-    int e = cudaSuccess;
+    int e = cu_aligned(a->w) && cu_aligned(a->xq, 8) ? cudaSuccess : cudaErrorMisalignedAddress;
     for (uint32_t i = 0; i < n_runs && a->n_tokens > 0 && e == cudaSuccess; i += LIN_RUNS) {
         lin_runs runs = some_runs(a->w, i, n_runs - i < LIN_RUNS ? n_runs - i : (uint32_t)LIN_RUNS);
         if (runs.rows) e = launch_runs(a, runs, (cudaStream_t)stream);
