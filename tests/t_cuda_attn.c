@@ -385,9 +385,47 @@ static void fast_is_right(void **state)
     }
 }
 
+/* More chunks than attn_merge.cu takes at a time, on few pages that the table names again and again. What a row meets first is page 0,
+ * so that its greatest score comes later. */
+static void long_case(uint32_t dtype, bool on_tensor_cores)
+{
+    enum { LEN = 33100, PAGES = LEN / 64 + 1, OWN = 5 };
+    world w = {.kv = {.dtype = dtype, .page_tokens = 64, .n_kv_heads = 1, .k_dim = 16, .v_dim = 16}, .n_seq = 1};
+    uint8_t *host[PAGES], *dev[PAGES], *const *tables = host;
+    const uint32_t pos = LEN - 1, seq = 0;
+    op_kv_layout(&w.kv);
+    for (uint32_t i = 0; i < OWN; i++) {
+        w.host[0][i] = (uint8_t *)reals(w.kv.head_bytes / sizeof(float));
+        for (uint16_t *h = (uint16_t *)(void *)w.host[0][i], *end = h + w.kv.head_bytes / 2; dtype == DT_F16 && h < end; h++)
+            *h = (uint16_t)(rnd(2) << 15 | between(10, 15) << 10 | rnd(1024));
+        w.dev[0][i] = dev_copy(w.host[0][i], w.kv.head_bytes);
+    }
+    for (uint32_t i = 0; i < PAGES; i++) {
+        uint32_t own = i < 8 ? 0 : i < 300 ? 1 + i % 2 : i % OWN;
+        host[i] = w.host[0][own], dev[i] = w.dev[0][own];
+    }
+    uint8_t *const *there = dev_copy(dev, sizeof dev);
+    w.dev_tables = dev_copy(&there, sizeof there);
+    float *q = reals(2 * 16), want[2 * 16], *base = guarded(2 * 16);
+    op_attn_args a = {.kv = w.kv, .b = {1, &pos, &seq, &tables}, .q = q, .qs = 2 * 16, .n_heads = 2, .group = 2, .scale = 1, .out = want, .os = 2 * 16};
+    op_table_ref.attn(&a, 0, 1);
+    if (on_tensor_cores) fast_on_device(a, want, &w, FAST_NEAR, base);
+    else attn_on_device(a, want, &w, 2 * 16);
+    release(base);
+    free(q);
+    world_close(&w);
+}
+static void many_chunks(void **state)
+{
+    (void)state;
+    NEED_DEVICE();
+    long_case(DT_F32, false);
+    long_case(DT_F16, true);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(kv_write_is_equal), cmocka_unit_test(attn_is_equal),
-                                       cmocka_unit_test(fast_is_right)};
+                                       cmocka_unit_test(fast_is_right), cmocka_unit_test(many_chunks)};
     RUN_CUDA_TESTS(tests);
 }

@@ -35,8 +35,8 @@ static uint32_t some_tokens(void)
 }
 
 /* ---- quant, linear, embed ---- */
-static op_group *quant_case(const float *x, size_t xs, uint32_t tokens, const uint32_t *leaf, uint32_t leaves, const op_group **dev,
-                            bool counted)
+static op_group *quant_case(const float *x, size_t xs, uint32_t tokens, const uint32_t *leaf, uint32_t leaves, bool counted,
+                            const op_group **dev)
 {
     uint32_t groups = 0, count = counted ? rnd(tokens + 1) : tokens;
     size_t cols = 0;
@@ -61,7 +61,8 @@ static op_group *quant_case(const float *x, size_t xs, uint32_t tokens, const ui
     for (size_t i = 0; i < (size_t)groups * tokens; i++)
         if (!same(want[i].d, got[i].d) || !same(want[i].s, got[i].s) || memcmp(want[i].q, got[i].q, GROUP_K) != 0)
             fail_msg("group %zu of %u x %u differs", i, groups, tokens);
-    if (dev) *dev = a.y;
+    /* to the byte, so that a kernel that takes a token or a group too many is seen */
+    if (dev) *dev = DEV_COPY(want, (size_t)groups * tokens);
     release(o.got);
     if (dev) return (op_group *)(void *)o.want;
     release(o.want);
@@ -81,7 +82,7 @@ static void quant_is_equal(void **state)
         float *x = reals(xs * tokens);
         for (size_t k = 0; i % 3 == 0 && k < xs * tokens; k++) x[k] *= i % 4 ? rnd(2) ? 1e-30f : 1e-38f : 0;
         for (uint32_t k = 0; i % 2 && k < 5; k++) x[rnd((uint32_t)(xs * tokens))] = hard[rnd(ARRAY_LEN(hard))];
-        quant_case(x, xs, tokens, leaf, leaves, NULL, i % 4 == 1);
+        quant_case(x, xs, tokens, leaf, leaves, i % 4 == 1, NULL);
         free(x);
         dev_free_all();
     }
@@ -106,7 +107,7 @@ static void linear_cut_case(uint32_t dtype, uint32_t parts, uint32_t leaves, uin
     output o = output_make(yl * leaves);
     op_linear_args a = {.w = &w.w, .bias = bias, .x = x, .xs = xs, .n_tokens = tokens, .y = o.want, .ys = ys, .yl = yl};
     const op_group *dev_groups = NULL;
-    op_group *groups = what & GROUPS ? quant_case(x, xs, tokens, leaf, leaves, &dev_groups, false) : NULL;
+    op_group *groups = what & GROUPS ? quant_case(x, xs, tokens, leaf, leaves, false, &dev_groups) : NULL;
     if (groups) a.x = NULL, a.xq = groups, a.xqs = tokens;
     if (rnd(4) == 0) a.row_lo = rnd(rows), a.row_hi = between(a.row_lo + 1, rows);
     op_table_ref.linear(&a, 0, 1);
@@ -207,7 +208,8 @@ static void norm_is_equal(void **state)
         float *x = reals(stride * tokens), *w = reals(n_w), *b = reals(n_w);
         if (i % 5 == 0) x[rnd((uint32_t)(stride * tokens))] = i % 2 ? NAN : 3e38f;
         bool in_place = rnd(2);
-        output o = in_place ? output_from(x, tokens, cols, stride) : output_make(stride * tokens);
+        size_t ys = in_place ? stride : cols + rnd(4);
+        output o = in_place ? output_from(x, tokens, cols, stride) : output_make(ys * tokens);
         op_norm_args a = {.kind = i % 3,
                           .x = in_place ? o.want : x,
                           .xs = stride,
@@ -219,12 +221,12 @@ static void norm_is_equal(void **state)
                           .gs = gs,
                           .eps = 1e-5f,
                           .y = o.want,
-                          .ys = stride};
+                          .ys = ys};
         op_table_ref.norm(&a, 0, 1);
         a.x = in_place ? o.dev : DEV_COPY(x, stride * tokens);
         a.w = DEV_COPY(w, n_w), a.b = a.b ? DEV_COPY(b, n_w) : NULL, a.y = o.dev;
         ON_DEVICE(norm, &a);
-        output_check(&o, "norm", tokens, cols, stride);
+        output_check(&o, "norm", tokens, cols, ys);
         free(x), free(w), free(b);
         dev_free_all();
     }
@@ -246,9 +248,12 @@ static void norm_by_sums_is_equal(void **state)
         h.x = dev_x, h.y = s.dev;
         ON_DEVICE(head_sums, &h);
         uint32_t from = rnd(heads), cols = (heads - from) * dim; /* a rank's heads, and all sums in two parts */
-        output o = output_make(xs * tokens);
-        op_sum_part parts[2] = {{s.want, ss, cut}, {s.want + cut, ss, heads - cut}},
-                    on_dev[2] = {{s.dev, ss, cut}, {s.dev + cut, ss, heads - cut}};
+        size_t ys = cols + rnd(4), ts = heads - cut + rnd(3);
+        float *tail = reals(ts * tokens);
+        for (size_t t = 0; t < tokens; t++) memcpy(tail + t * ts, s.want + t * ss + cut, (heads - cut) * sizeof *tail);
+        output o = output_make(ys * tokens);
+        op_sum_part parts[2] = {{s.want, ss, cut}, {tail, ts, heads - cut}},
+                    on_dev[2] = {{s.dev, ss, cut}, {DEV_COPY(tail, ts * tokens), ts, heads - cut}};
         op_norm_sums_args a = {.x = x + from * dim,
                                .xs = xs,
                                .n_tokens = tokens,
@@ -259,13 +264,13 @@ static void norm_by_sums_is_equal(void **state)
                                .w = w + from * dim,
                                .eps = 1e-5f,
                                .y = o.want,
-                               .ys = xs};
+                               .ys = ys};
         op_table_ref.norm_sums(&a, 0, 1);
         a.x = dev_x + from * dim, a.parts = on_dev, a.w = (const float *)DEV_COPY(w, n) + from * dim, a.y = o.dev;
         ON_DEVICE(norm_sums, &a);
         output_check(&s, "head_sums", tokens, heads, ss);
-        output_check(&o, "norm_sums", tokens, cols, xs);
-        free(x), free(w);
+        output_check(&o, "norm_sums", tokens, cols, ys);
+        free(x), free(w), free(tail);
         dev_free_all();
     }
 }
@@ -309,28 +314,29 @@ static void act_is_equal(void **state)
     for (uint32_t i = 0; i < 120; i++) {
         uint32_t act = i % 6, n = i % 7 ? between(1, 600) : 4096, tokens = i % 7 ? some_tokens() : 2,
                  count = i % 3 ? tokens : rnd(tokens + 1);
-        size_t stride = n + rnd(4);
-        float *g = reals(stride * tokens), *u = reals(stride * tokens);
-        for (size_t k = 0; k < stride * tokens; k++) g[k] = i % 2 ? g[k] * 10 : as_float(rnd(1u << 16) << 16 | rnd(1u << 16));
+        size_t gs = n + rnd(4), us = n + rnd(4);
+        float *g = reals(gs * tokens), *u = reals(us * tokens);
+        for (size_t k = 0; k < gs * tokens; k++) g[k] = i % 2 ? g[k] * 10 : as_float(rnd(1u << 16) << 16 | rnd(1u << 16));
         bool in_place = rnd(2), gated = act == ACT_SWIGLU_CLAMP || rnd(2);
-        output o = in_place ? output_from(g, tokens, n, stride) : output_make(stride * tokens);
+        size_t ys = in_place ? gs : n + rnd(4);
+        output o = in_place ? output_from(g, tokens, n, gs) : output_make(ys * tokens);
         op_act_args a = {.act = act,
                          .alpha = 1.702f,
                          .limit = 7,
                          .g = in_place ? o.want : g,
                          .u = gated ? u : NULL,
-                         .gs = stride,
-                         .us = stride,
+                         .gs = gs,
+                         .us = us,
                          .n_tokens = tokens,
                          .n = n,
                          .y = o.want,
-                         .ys = stride,
+                         .ys = ys,
                          .count = i % 3 ? NULL : &count};
         op_table_ref.act(&a, 0, 1);
-        a.g = in_place ? o.dev : DEV_COPY(g, stride * tokens), a.u = gated ? DEV_COPY(u, stride * tokens) : NULL, a.y = o.dev;
+        a.g = in_place ? o.dev : DEV_COPY(g, gs * tokens), a.u = gated ? DEV_COPY(u, us * tokens) : NULL, a.y = o.dev;
         a.count = DEV_COPY(a.count, 1);
         ON_DEVICE(act, &a);
-        output_check(&o, "act", in_place ? tokens : count, n, stride);
+        output_check(&o, "act", in_place ? tokens : count, n, ys);
         free(g), free(u);
         dev_free_all();
     }
@@ -342,31 +348,31 @@ static void reduce_is_equal(void **state)
     NEED_DEVICE();
     for (uint32_t i = 0; i < 120; i++) {
         uint32_t n = i < 40 ? i + 1 : between(1, 600), tokens = some_tokens(), leaves = i % 8 + 1;
-        size_t stride = n + rnd(4), total = stride * tokens;
+        bool in_place = i % 3 == 0;
+        size_t ps = n + rnd(4), rs = n + rnd(4), ys = in_place ? rs : n + rnd(4);
         float *in[10];
         const float *dev[8];
-        for (int l = 0; l < 10; l++) in[l] = reals(total);
-        for (uint32_t l = 0; l < leaves; l++) dev[l] = DEV_COPY(in[l], total);
-        bool in_place = i % 3 == 0;
-        output o = in_place ? output_from(in[9], tokens, n, stride) : output_make(total);
+        for (int l = 0; l < 10; l++) in[l] = reals((l < 9 ? ps : rs) * tokens);
+        for (uint32_t l = 0; l < leaves; l++) dev[l] = DEV_COPY(in[l], ps * tokens);
+        output o = in_place ? output_from(in[9], tokens, n, rs) : output_make(ys * tokens);
         op_reduce_args a = {.parts = (const float *const *)in,
                             .n_leaves = leaves,
-                            .ps = stride,
+                            .ps = ps,
                             .bias = i & 1 ? in[8] : NULL,
                             .residual = in_place ? o.want
                                         : i & 2  ? in[9]
                                                  : NULL,
-                            .rs = stride,
+                            .rs = rs,
                             .scale = i & 4 ? 0.22f : 1.0f,
                             .n_tokens = tokens,
                             .n = n,
                             .y = o.want,
-                            .ys = stride};
+                            .ys = ys};
         op_table_ref.reduce(&a, 0, 1);
         a.parts = dev, a.bias = a.bias ? DEV_COPY(in[8], n) : NULL, a.y = o.dev;
-        a.residual = in_place ? o.dev : a.residual ? DEV_COPY(in[9], total) : NULL;
+        a.residual = in_place ? o.dev : a.residual ? DEV_COPY(in[9], rs * tokens) : NULL;
         ON_DEVICE(reduce, &a);
-        output_check(&o, "reduce", tokens, n, stride);
+        output_check(&o, "reduce", tokens, n, ys);
         for (int l = 0; l < 10; l++) free(in[l]);
         dev_free_all();
     }
@@ -378,28 +384,31 @@ static void logits_clamp_gate_are_equal(void **state)
     NEED_DEVICE();
     for (uint32_t i = 0; i < 60; i++) {
         uint32_t n = i % 7 ? between(1, 600) : 5000, tokens = some_tokens();
-        size_t stride = n + rnd(4), total = stride * tokens;
-        float *x = reals(total), *g = reals(tokens);
+        bool in_place = i % 3 == 0; /* logits */
+        size_t stride = n + rnd(4), total = stride * tokens, ls = in_place ? stride : n + rnd(4), gs = between(1, 3), ys = n + rnd(4);
+        float *x = reals(total), *g = reals(gs * tokens);
         for (size_t k = 0; i % 2 && k < total; k++) x[k] = as_float(rnd(1u << 16) << 16 | rnd(1u << 16));
-        output l = output_from(x, tokens, n, stride), c = output_from(x, tokens, n, stride), s = output_make(total);
-        op_logits_args la = {.x = l.want,
+        output l = in_place ? output_from(x, tokens, n, stride) : output_make(ls * tokens), c = output_from(x, tokens, n, stride),
+               s = output_make(ys * tokens);
+        op_logits_args la = {.x = in_place ? l.want : x,
                              .xs = stride,
                              .scale = 0.7f,
                              .cap = i % 4 < 2 ? 3.0f : 0.0f,
                              .n_tokens = tokens,
                              .n = n,
                              .y = l.want,
-                             .ys = stride};
+                             .ys = ls};
         op_clamp_args ca = {.x = c.want, .xs = stride, .n_tokens = tokens, .n = n, .limit = 0.5f};
-        op_switch_args sa = {.x = x, .g = g, .xs = stride, .gs = 1, .n_tokens = tokens, .n = n, .y = s.want, .ys = stride};
+        op_switch_args sa = {.x = x, .g = g, .xs = stride, .gs = gs, .n_tokens = tokens, .n = n, .y = s.want, .ys = ys};
         op_table_ref.logits(&la, 0, 1), op_table_ref.clamp(&ca, 0, 1), op_table_ref.gate(&sa, 0, 1);
-        la.x = la.y = l.dev, ca.x = c.dev, sa.x = DEV_COPY(x, total), sa.g = DEV_COPY(g, tokens), sa.y = s.dev;
+        ca.x = c.dev, sa.x = DEV_COPY(x, total), sa.g = DEV_COPY(g, (tokens - 1) * gs + 1), sa.y = s.dev;
+        la.x = in_place ? l.dev : sa.x, la.y = l.dev;
         ON_DEVICE(logits, &la);
         ON_DEVICE(clamp, &ca);
         ON_DEVICE(gate, &sa);
-        output_check(&l, "logits", tokens, n, stride);
+        output_check(&l, "logits", tokens, n, ls);
         output_check(&c, "clamp", tokens, n, stride);
-        output_check(&s, "gate", tokens, n, stride);
+        output_check(&s, "gate", tokens, n, ys);
         free(x), free(g);
         dev_free_all();
     }

@@ -25,6 +25,7 @@
     T *const name = reinterpret_cast<T *>(cu_dyn_shared)
 #define CU_NOINLINE __noinline__
 #define CU_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks) /* registers so that `blocks` fit on a multiprocessor */
+#define CU_GRID_Y 65535 /* what a grid may have in y and z; little in tests/cuemu, so that every loop over blocks is walked */
 #else
 #include <cuemu.h> /* defines the same names */
 #define CU_BOUNDS(threads, blocks)

@@ -72,7 +72,7 @@ static inline uint32_t cu_threads(uint32_t n, uint32_t most) { return n < most ?
 
 /* ---- elementwise work: a thread is one column of rows y, y + gridDim.y, ... ---- */
 enum { CELL_THREADS = 256 };
-static inline uint32_t grid_y(uint32_t n) { return n < 65535 ? n : 65535; } /* what a grid may have in y and z */
+static inline uint32_t grid_y(uint32_t n) { return n < CU_GRID_Y ? n : CU_GRID_Y; }
 static inline dim3 cell_grid(uint32_t n_rows, uint32_t n) { return dim3(cu_ceil(n, CELL_THREADS), grid_y(n_rows)); }
 static inline uint32_t cell_threads(uint32_t n) { return cu_threads(n, CELL_THREADS); }
 DEV uint32_t cell_column() { return blockIdx.x * blockDim.x + threadIdx.x; }

@@ -30,6 +30,7 @@ __attribute__((const)) dim3 cuemu_grid_dim(void);
 #define blockDim (cuemu_block_dim())
 #define gridDim (cuemu_grid_dim())
 static const int warpSize = 32;
+#define CU_GRID_Y 3 /* blocks in y of a grid that strides: most take several turns, as on a device only the largest shapes do */
 
 /* ---- shared memory: one place a block and declaration (`site`), poisoned with 0xff ---- */
 void *cuemu_shared(const void *site, size_t size, const char *name);
