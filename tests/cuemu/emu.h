@@ -22,6 +22,7 @@
 #include <cuda_runtime.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <deque>
 #include <memory>
@@ -96,6 +97,9 @@ struct emu_thread {
     uint8_t undo[16];
 };
 
+/* Lanes of a warp that wait in one operation; mask: all that it wants. */
+struct emu_group { uint32_t mask, arrived; int op; const char *site; };
+
 struct emu_site { const void *site; char *at; size_t size; const char *name; };
 
 struct emu_block {
@@ -105,6 +109,8 @@ struct emu_block {
     std::vector<emu_thread> threads;
     uint32_t ready[EMU_MAX_THREADS / 32]; /* lanes that may run, by warp */
     uint32_t ready_warps, starved;
+    uint32_t stopped[EMU_MAX_THREADS / 32]; /* lanes that have ended or wait at the barrier, by warp */
+    std::vector<emu_group> groups[EMU_MAX_THREADS / 32];
     int sync_op, count, leave;    /* of a barrier's predicates; how early the block is left: 0 never .. 3 */
     int shared_slot;
     char *static_at, *dyn_at;
@@ -223,6 +229,7 @@ extern emu_state_all emu;
 /* report.cc */
 void emu_start(void);              /* once: settings, arenas */
 uint64_t emu_random(void);
+static inline bool emu_same_site(const char *a, const char *b) { return a == b || strcmp(a, b) == 0; }
 static inline uint32_t emu_below(uint32_t n) { return (uint32_t)((emu_random() >> 32) * n >> 32); }
 void emu_report(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* adds place and seed */
 std::string emu_where(const emu_thread *t);

@@ -50,6 +50,7 @@ void emu_ready(emu_thread *t)
 {
     emu_block *b = t->block;
     t->state = T_READY;
+    b->stopped[t->index / 32] &= ~(1u << t->index % 32);
     b->ready[t->index / 32] |= 1u << t->index % 32;
     b->ready_warps |= 1u << t->index / 32;
 }
@@ -61,6 +62,7 @@ void emu_wait(emu_state state, const char *site)
     const unsigned w = t->index / 32;
     t->state = state;
     t->site = site;
+    if (state == T_BARRIER) b->stopped[w] |= 1u << t->index % 32;
     b->ready[w] &= ~(1u << t->index % 32);
     if (!b->ready[w]) b->ready_warps &= ~(1u << w);
     emu_leave();
@@ -204,8 +206,10 @@ static void thread_end(emu_thread *t)
     const unsigned w = t->index / 32;
     b->ready[w] &= ~(1u << t->index % 32);
     if (!b->ready[w]) b->ready_warps &= ~(1u << w);
+    b->stopped[w] |= 1u << t->index % 32;
     b->n_done++;
     emu_event();
+    if (b->n_waiting == 0 && b->groups[w].empty()) return;
     const emu_thread *other = nullptr;
     for (unsigned i = 0; i < b->n && !other; i++) {
         const emu_thread *o = &b->threads[i];
@@ -378,7 +382,7 @@ int cuemu_syncthreads(int op, int predicate, const char *site)
     emu_block *b = t->block;
     check_settle(t);
     if (b->n_done) emu_fail(cudaErrorLaunchFailure, "divergence: barrier at %s, but %u threads of the block have ended", site, b->n_done);
-    if (b->n_waiting && (b->sync_op != op || strcmp(b->site, site) != 0))
+    if (b->n_waiting && (b->sync_op != op || !emu_same_site(b->site, site)))
         emu_fail(cudaErrorLaunchFailure, "divergence: barrier at %s while other threads wait at the one of %s", site, b->site);
     b->site = site;
     b->sync_op = op;

@@ -16,25 +16,40 @@ static void mismatch(const cuemu_warp_args *w, const emu_thread *o)
              o->index % 32, what, o->state == T_DONE ? "" : o->site);
 }
 
+/* The group that the running thread joins. Lanes that wait elsewhere for this one never get it. */
+static emu_group *group_find(const cuemu_warp_args *w, uint32_t lane)
+{
+    const emu_thread *t = emu.cur, *first = t - lane;
+    std::vector<emu_group> &groups = t->block->groups[t->index / 32];
+    const uint32_t stopped = t->block->stopped[t->index / 32] & w->mask;
+    emu_group *found = nullptr;
+    if (stopped) mismatch(w, first + __builtin_ctz(stopped));
+    for (emu_group &g : groups) {
+        if (g.mask == w->mask && g.op == w->op && emu_same_site(g.site, w->site)) found = &g;
+        else if (g.arrived & w->mask && g.mask >> lane & 1) mismatch(w, first + __builtin_ctz(g.arrived & w->mask));
+    }
+    if (found) return found;
+    groups.push_back({w->mask, 0, w->op, w->site});
+    return &groups.back();
+}
+
 void cuemu_warp(const cuemu_warp_args *w)
 {
     emu_thread *t = emu.cur, *lanes[32];
     const uint32_t lane = t->index % 32;
-    bool all = true;
     check_settle(t);
     if (!(w->mask >> lane & 1)) emu_fail(cudaErrorLaunchFailure, "divergence: lane %u is not in its own mask 0x%x at %s", lane, w->mask, w->site);
-    for (unsigned i = 0; i < 32; i++) {
-        emu_thread *o = lanes[i] = &t->block->threads[t->index - lane + i];
-        if (!(w->mask >> i & 1) || o == t) continue;
-        const bool same = o->state == T_WARP && o->warp->mask == w->mask && o->warp->op == w->op && !strcmp(o->site, w->site);
-        if (o->state == T_DONE || o->state == T_BARRIER || (o->state == T_WARP && !same && o->warp->mask >> lane & 1)) mismatch(w, o);
-        all &= same;
-    }
+    emu_group *g = group_find(w, lane);
     t->warp = w;
-    if (!all) {
+    g->arrived |= 1u << lane;
+    if (g->arrived != w->mask) {
         emu_wait(T_WARP, w->site);
         return;
     }
+    std::vector<emu_group> &groups = t->block->groups[t->index / 32];
+    *g = groups.back();
+    groups.pop_back();
+    for (unsigned i = 0; i < 32; i++) lanes[i] = t - lane + i;
     emu_warp_run(lanes, w->mask);
     for (unsigned i = 0; i < 32; i++)
         if (w->mask >> i & 1) emu_ready(lanes[i]);
