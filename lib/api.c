@@ -131,7 +131,8 @@ tess_status tess_model_get_info(const tess_model *m, tess_model_info *out, tess_
                          .bos = m->bos, .eos = m->n_eos ? m->eos[0] : -1, .pad = m->pad, .unk = m->unk, .n_eos = m->n_eos, .has_chat_template = m->chat_template != NULL,
                          .has_weights = m->has_weights, .file_bytes = f->file_bytes, .weight_bytes = m->weight_bytes, .param_count = f->param_count, .family = a->family,
                          .weight_type = m->has_weights ? dtype_get(m->weight_dtype)->name : "none", .eos_list = m->eos,
-                         .token_bytes = m->token_bytes, .token_macs = m->token_macs, .read_bytes = m->read_bytes};
+                         .token_bytes = m->token_bytes, .token_macs = m->token_macs, .read_bytes = m->read_bytes,
+                         .device_bytes = m->device_bytes, .stream_bytes = m->stream_bytes};
     i.temperature = (float)kvs_f64(k, "gen.temperature", -1);
     i.top_p = (float)kvs_f64(k, "gen.top_p", -1);
     i.min_p = (float)kvs_f64(k, "gen.min_p", -1);

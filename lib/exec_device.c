@@ -355,13 +355,18 @@ static int first_code(const exec *x, uint32_t *rank)
 static int give_program(exec *x, uint32_t *rank)
 {
     const program *p = x->prog;
+    feed *f = p == &x->body ? x->model->feed : NULL;
     int code = 0;
     for (uint32_t from = 0, to; !code && from < p->n_code; from = to) {
         for (to = from + 1; to < p->n_code && p->code[to].sync != 2;) to++;
         for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
             rank_state *k = &x->rank[r];
             if (!k->code) k->code = comm_select(x->comm, r);
-            for (uint32_t i = from; !k->code && i < to; i++) exec_instr(x, k, &p->code[i], 0, 1);
+            for (uint32_t i = from; !k->code && i < to; i++) {
+                if (f) k->code = feed_enter(f, r, p->code[i].layer, k->stream);
+                if (!k->code) exec_instr(x, k, &p->code[i], 0, 1);
+            }
+            if (f && !k->code && to == p->n_code) k->code = feed_leave(f, r, k->stream);
         }
         if (to == p->n_code) break;
         x->stopped = x->cancel && __atomic_load_n(x->cancel, __ATOMIC_RELAXED);
@@ -371,7 +376,8 @@ static int give_program(exec *x, uint32_t *rank)
         if (!code) code = comm_barrier(x->comm);
         x->device->turn++;
     }
-    return code ? code : first_code(x, rank);
+    if (!code) code = first_code(x, rank);
+    return !code && f && !x->stopped ? feed_first(f, rank) : code;
 }
 
 /* Gives the program and waits for it. */
@@ -437,8 +443,14 @@ tess_status device_body(exec *x, tess_error *err)
         if (!k->code) k->code = device_copy(d->batch, d->stage, d->batch_bytes, k->stream);
     }
     int code = first_code(x, &rank);
+    if (x->model->feed) {
+        int fed = feed_begin(x->model->feed, code ? &(uint32_t){0} : &rank);
+        if (!code) code = fed;
+    }
     if (!code) code = give_program(x, &rank);
-    return finish(x, code, MIN(rank, x->model->shards.n_ranks - 1), err);
+    tess_status st = finish(x, code, MIN(rank, x->model->shards.n_ranks - 1), err);
+    if (x->model->feed) feed_end(x->model->feed);
+    return st;
 }
 
 /* Brings the chosen rows of the body's last state to where the head reads them, and afterwards the logits to the host. */

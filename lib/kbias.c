@@ -155,7 +155,8 @@ static tess_status take_rows(const layer_view *v, uint32_t n_rows, tess_error *e
                        .ys = n};
     if (!v->b->comm) return v->m->ops->embed(&e, 0, 1), TESS_OK;
     void *stream = comm_stream(v->b->comm, v->rank);
-    int code = v->m->cuda->embed(&e, stream); /* pinned memory is the device's as well */
+    int code = v->m->feed ? feed_enter(v->m->feed, v->rank, v->layer, stream) : 0;
+    if (!code) code = v->m->cuda->embed(&e, stream); /* pinned memory is the device's as well */
     if (!code) code = device_stream_sync(stream);
     return failed(v->b, v->rank, "rows of K can not be read", code, err);
 }
@@ -233,6 +234,22 @@ static tess_status fill_layer(layer_view *v, const op_kbias_head **out, bool *an
     return TESS_OK;
 }
 
+/* All ranks' layers. Streamed ones (feed.h) are brought for it, as in a run. */
+static tess_status fill_layers(kbias *b, desk *on, bool *any, tess_error *err)
+{
+    const uint32_t n_ranks = b->m->shards.n_ranks;
+    feed *f = b->m->feed;
+    uint32_t rank = 0;
+    const int code = f ? feed_begin(f, &rank) : 0;
+    tess_status st = failed(b, rank, "the layers can not be copied", code, err);
+    for (uint32_t i = 0; st >= 0 && i < b->m->a.n_layers * n_ranks; i++) {
+        layer_view v = layer_at(b, on, i / n_ranks, i % n_ranks);
+        st = fill_layer(&v, &b->heads[i], any, err);
+    }
+    if (f) feed_end(f);
+    return st;
+}
+
 tess_status kbias_open(kbias *b, const tess_model *m, comm *c, tess_error *err)
 {
     const arch *a = &m->a;
@@ -244,10 +261,7 @@ tess_status kbias_open(kbias *b, const tess_model *m, comm *c, tess_error *err)
     arena_init(&b->store, &m->m);
     b->heads = arena_alloc(&b->store, n, sizeof *b->heads);
     tess_status st = b->heads ? desk_open(b, &on, err) : no_memory(b, err);
-    for (uint32_t i = 0; st >= 0 && i < n; i++) {
-        layer_view v = layer_at(b, &on, i / n_ranks, i % n_ranks);
-        st = fill_layer(&v, &b->heads[i], &any, err);
-    }
+    if (st >= 0) st = fill_layers(b, &on, &any, err);
     desk_close(b, &on);
     for (uint32_t r = 0; st >= 0 && c && r < n_ranks; r++) st = move_heads(b, r, err);
     if (st < 0 || !any) kbias_close(b);

@@ -401,6 +401,7 @@ static tess_status load_layer(tess_model *m, uint32_t i, tess_error *err)
 {
     int32_t layer = (int32_t)i;
     const arch *a = &m->a;
+    if (m->place) place_layer(m->place, i);
     for (uint32_t r = 0; r < m->shards.n_ranks; r++) {
         const shard_rank *s = &m->shards.rank[r];
         model_layer_rank *l = &m->layers[(size_t)i * m->shards.n_ranks + r];
@@ -499,7 +500,7 @@ static void count_weights(tess_model *m)
 tess_status model_load(tess_model *m, pool *p, const tess_model_params *params, tess_error *err)
 {
     load_state s = {.m = m, .info = ct_get(m->file), .params = params, .verify = !params || !(params->flags & TESS_MODEL_NO_VERIFY)};
-    if (m->devices.n) TRY(place_open(&m->m, &m->place, err));
+    if (m->devices.n) TRY(place_open(&m->m, m->a.n_layers, &m->place, err));
     TRY(load_pieces(&s, p, err));
     count_weights(m);
     TRY(load_views(m, err));

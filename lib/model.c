@@ -90,6 +90,8 @@ static tess_status open_weights(tess_model *m, const tess_model_params *p, tess_
     uint32_t n_ranks;
     TRY(devices_parse(p->devices, p->n_ranks, &m->devices, &n_ranks, err));
     if (p->compute < TESS_COMPUTE_AUTO || p->compute > TESS_COMPUTE_F32) return ERR(err, TESS_E_ARG, "compute %d is unknown", p->compute);
+    if (p->stream < TESS_STREAM_AUTO || p->stream > TESS_STREAM_OFF) return ERR(err, TESS_E_ARG, "stream %d is unknown", p->stream);
+    if (p->stream == TESS_STREAM_ON && m->devices.n == 0) return ERR(err, TESS_E_ARG, "ranks on the CPU read weights where they are: there is nothing to stream");
     tess_status st = arch_get(&m->a, info->kv, err);
     if (st < 0) return err_prefix(err, st, "%s", info->path);
     TRY(check_axes(info, &m->a, err));
@@ -101,6 +103,7 @@ static tess_status open_weights(tess_model *m, const tess_model_params *p, tess_
     m->n_threads = p->n_threads ? p->n_threads : cpus_count(&here);
     if (m->n_threads > 1024) return ERR(err, TESS_E_ARG, "%u threads asked for; the limit is 1024", m->n_threads);
     m->compute = p->compute;
+    m->stream = p->stream;
     m->ops = op_table_get(NULL);
     m->cuda = op_cuda_get();
     pool *threads;

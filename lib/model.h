@@ -10,6 +10,7 @@
 #include "container.h"
 #include "cuda_ops.h"
 #include "devices.h"
+#include "feed.h"
 #include "ops.h"
 #include "place.h"
 #include "shard.h"
@@ -47,7 +48,7 @@ struct tess_model {
     tess_token bos, pad, unk;
     shard_plan shards;
     uint32_t n_threads;
-    int32_t compute;
+    int32_t compute, stream;
     const op_table *ops;
     const op_cuda_table *cuda;  /* for ranks on devices */
     arena store;                /* views, vectors, decoded pieces' table */
@@ -58,9 +59,10 @@ struct tess_model {
     model_layer_rank *layers;   /* [n_layers][n_ranks] */
     device_list devices;        /* n 0: all ranks are on the CPU */
     place *place;               /* what lies in memory of devices; NULL: nothing */
+    feed *feed;                 /* what is copied there layer by layer; NULL: nothing. Its own lock guards it */
     uint32_t *quant;            /* [n_layers] bits 1 << WT_* (program.h) of weights that take quantized activations */
     bool head_quant;            /* the head does */
-    uint64_t weight_bytes, read_bytes;
+    uint64_t weight_bytes, read_bytes, device_bytes, stream_bytes;
     uint64_t token_bytes, token_macs; /* see tess_model_info */
     uint32_t weight_dtype;      /* of most parameters */
 };

@@ -9,6 +9,7 @@
 #include "device.h"
 #include "model.h"
 
+#define NO_LAYER UINT32_MAX
 enum { TWIN_BLOCK = 1 << 20, ALIGN = 256, CHUNKS = 4 };
 
 typedef struct { uint8_t *host; size_t used, cap; void *on[MAX_RANKS]; } twin_block;
@@ -18,18 +19,33 @@ struct place {
     size_t n_twins, cap_twins;
     place_want *parts; /* sorted by piece when reading */
     size_t n_parts, cap_parts;
-    uint64_t bytes[MAX_RANKS]; /* of the parts */
+    uint32_t n_layers, layer;     /* layer: of the next part */
+    uint64_t bytes[MAX_RANKS];    /* of the parts that are in no layer */
+    uint64_t all[MAX_RANKS];      /* of all parts */
+    uint64_t *of_layer[MAX_RANKS]; /* [n_layers] of its parts */
+    bool fed[MAX_RANKS];          /* the layers stay on the host */
     void *block[MAX_RANKS];
     void *stream[MAX_RANKS];
 };
 
-tess_status place_open(const mem *m, place **out, tess_error *err)
+tess_status place_open(const mem *m, uint32_t n_layers, place **out, tess_error *err)
 {
-    *out = mem_zalloc(m, sizeof **out);
-    if (!*out) return ERR(err, TESS_E_NOMEM, "no memory for the plan of device memory");
-    (*out)->m = m;
+    place *p = *out = mem_zalloc(m, sizeof *p);
+    uint64_t *sums = mem_calloc(m, (uint64_t)n_layers * MAX_RANKS + 1, sizeof *sums);
+    if (!p || !sums) {
+        mem_free(m, p);
+        mem_free(m, sums);
+        *out = NULL;
+        return ERR(err, TESS_E_NOMEM, "no memory for the plan of device memory");
+    }
+    p->m = m;
+    p->n_layers = n_layers;
+    p->layer = NO_LAYER;
+    for (uint32_t r = 0; r < MAX_RANKS; r++) p->of_layer[r] = sums + (size_t)r * n_layers;
     return TESS_OK;
 }
+
+void place_layer(place *p, uint32_t layer) { p->layer = layer; }
 
 /* What only loading needs. */
 static void drop_host(place *p)
@@ -43,17 +59,34 @@ static void drop_host(place *p)
     p->n_parts = p->cap_parts = 0;
 }
 
+static void drop_blocks(tess_model *m)
+{
+    place *p = m->place;
+    for (uint32_t r = 0; r < m->devices.n; r++) {
+        (void)device_select(m->devices.id[r]);
+        device_free(p->block[r]);
+        p->block[r] = NULL;
+        for (size_t i = 0; i < p->n_twins; i++) {
+            device_free(p->twins[i].on[r]);
+            p->twins[i].on[r] = NULL;
+        }
+    }
+    m->device_bytes = 0;
+}
+
 void place_close(tess_model *m)
 {
     place *p = m->place;
     if (!p) return;
+    feed_close(m->feed);
+    m->feed = NULL;
+    drop_blocks(m);
     for (uint32_t r = 0; r < m->devices.n; r++) {
         (void)device_select(m->devices.id[r]);
         device_stream_close(p->stream[r]);
-        device_free(p->block[r]);
-        for (size_t i = 0; i < p->n_twins; i++) device_free(p->twins[i].on[r]);
     }
     drop_host(p);
+    mem_free(p->m, p->of_layer[0]);
     mem_free(p->m, p->twins);
     mem_free(p->m, p);
     m->place = NULL;
@@ -78,13 +111,16 @@ void *place_twin(place *p, uint64_t n, size_t size)
 
 tess_status place_part(place *p, const place_want *w, tess_error *err)
 {
-    uint64_t bytes, end;
+    uint64_t bytes, end, all, *sum = p->layer == NO_LAYER ? &p->bytes[w->rank] : &p->of_layer[w->rank][p->layer];
     if (!mem_grow(p->m, &p->parts, &p->cap_parts, p->n_parts + 1, sizeof *p->parts)) return ERR(err, TESS_E_NOMEM, "no memory for the plan of device memory");
     place_want *mine = &p->parts[p->n_parts++];
     *mine = *w;
-    mine->at = p->bytes[w->rank];
-    if (!u64_mul(w->n_blocks, w->len, &bytes) || !u64_align(bytes, ALIGN, &bytes) || !u64_add(mine->at, bytes, &end)) return ERR(err, TESS_E_FORMAT, "the weights of a rank are too large");
-    p->bytes[w->rank] = end;
+    mine->layer = p->layer;
+    mine->at = *sum;
+    if (!u64_mul(w->n_blocks, w->len, &bytes) || !u64_align(bytes, ALIGN, &bytes) || !u64_add(mine->at, bytes, &end) || !u64_add(p->all[w->rank], bytes, &all))
+        return ERR(err, TESS_E_FORMAT, "the weights of a rank are too large");
+    *sum = end;
+    p->all[w->rank] = all;
     return TESS_OK;
 }
 
@@ -104,21 +140,108 @@ static uint64_t twin_bytes(const place *p)
     return n;
 }
 
-/* All ranks of a device together must fit into what it has free. */
-static tess_status check_room(const tess_model *m, tess_error *err)
+/* Bytes of a rank's block: all parts, or with the layers fed two buffers in their place. */
+static uint64_t block_bytes(const place *p, uint32_t r, bool fed)
 {
-    const place *p = m->place;
+    uint64_t most[2] = {0};
+    for (uint32_t i = 0; fed && i < p->n_layers; i++) most[i & 1] = MAX(most[i & 1], p->of_layer[r][i]);
+    return fed ? p->bytes[r] + most[0] + most[1] + ALIGN : p->all[r] + ALIGN;
+}
+
+/* What all ranks of a device take of it together. */
+static uint64_t device_need(const tess_model *m, uint32_t id, bool fed)
+{
+    uint64_t need = 0;
+    for (uint32_t r = 0; r < m->devices.n; r++)
+        if (m->devices.id[r] == id) need += block_bytes(m->place, r, fed) + twin_bytes(m->place);
+    return need;
+}
+
+static tess_status no_room(uint32_t id, bool fed, uint64_t need, uint64_t have, tess_error *err)
+{
+    const unsigned long long n = need >> 20, h = have >> 20;
+    if (fed)
+        return ERR(err, TESS_E_NOMEM, "cuda:%u: two layers and the weights that always stay need %llu MB of device memory, %llu MB are free; use more devices, or a smaller type of weights", id, n, h);
+    return ERR(err, TESS_E_NOMEM, "cuda:%u: the weights need %llu MB of device memory, %llu MB are free; use more devices, or a smaller type of weights, or stream the layers", id, n, h);
+}
+
+/* Which ranks are fed: all of a device, or none. */
+static tess_status choose_fed(tess_model *m, tess_error *err)
+{
+    place *p = m->place;
     for (uint32_t r = 0; r < m->devices.n; r++) {
         device_props d;
-        uint64_t need = 0;
-        uint32_t id = m->devices.id[r];
+        const uint32_t id = m->devices.id[r];
         int code = device_get(id, &d);
         if (code) return devices_fail(&m->devices, r, "the device can not be used", code, err);
-        for (uint32_t o = 0; o < m->devices.n; o++)
-            if (m->devices.id[o] == id) need += p->bytes[o] + twin_bytes(p);
-        if (need > d.mem_free)
-            return ERR(err, TESS_E_NOMEM, "cuda:%u: the weights need %llu MB of device memory, %llu MB are free; use more devices, or a smaller type of weights", id,
-                       (unsigned long long)(need >> 20), (unsigned long long)(d.mem_free >> 20));
+        const uint64_t whole = device_need(m, id, false);
+        p->fed[r] = m->stream == TESS_STREAM_ON || (m->stream == TESS_STREAM_AUTO && whole > d.mem_free);
+        const uint64_t need = p->fed[r] ? device_need(m, id, true) : whole;
+        if (need > d.mem_free) return no_room(id, p->fed[r], need, d.mem_free, err);
+    }
+    return TESS_OK;
+}
+
+/* Host memory and copies of a rank that is fed. Who did not ask for it is told. */
+static tess_status open_feed(tess_model *m, uint32_t r, tess_error *err)
+{
+    const place *p = m->place;
+    const uint64_t bytes = p->all[r] - p->bytes[r];
+    if (!m->feed) TRY(feed_open(&m->m, &m->devices, p->n_layers, &m->feed, err));
+    TRY(feed_rank_open(m->feed, r, p->of_layer[r], (uint8_t *)p->block[r] + p->bytes[r], err));
+    m->stream_bytes += bytes;
+    mem_log(&m->m, m->stream == TESS_STREAM_ON ? TESS_LOG_INFO : TESS_LOG_WARN,
+            "%s: %.1f MB of its layers stay in %s memory of the host and are copied in every step; its weights take %.1f MB of the device, two layers at a time",
+            devices_name(&m->devices, r).text, (double)bytes * 1e-6, feed_pinned(m->feed, r) ? "pinned" : "pageable",
+            (double)(block_bytes(p, r, true) + twin_bytes(p)) * 1e-6);
+    return TESS_OK;
+}
+
+/* Without a feed layers lie one behind another, behind what is in none: their parts become parts of the block. */
+static void join_layers(place *p, uint32_t r)
+{
+    uint64_t at = p->bytes[r];
+    for (uint32_t i = 0; i < p->n_layers; i++) {
+        const uint64_t bytes = p->of_layer[r][i];
+        p->of_layer[r][i] = at;
+        at += bytes;
+    }
+    for (size_t i = 0; i < p->n_parts; i++) {
+        place_want *w = &p->parts[i];
+        if (w->rank != r || w->layer == NO_LAYER) continue;
+        w->at += p->of_layer[r][w->layer];
+        w->layer = NO_LAYER;
+    }
+}
+
+/* Block and twins of rank r. */
+static tess_status take_block(tess_model *m, uint32_t r, tess_error *err)
+{
+    place *p = m->place;
+    const uint64_t bytes = block_bytes(p, r, p->fed[r]), all = bytes + twin_bytes(p);
+    int code = device_select(m->devices.id[r]);
+    if (!code && !p->stream[r]) code = device_stream_open(&p->stream[r]);
+    if (code) return devices_fail(&m->devices, r, "the device can not be used", code, err);
+    code = device_alloc(&p->block[r], (size_t)bytes);
+    for (size_t i = 0; !code && i < p->n_twins; i++) code = device_alloc(&p->twins[i].on[r], p->twins[i].cap);
+    m->device_bytes += all;
+    return code ? ERR(err, TESS_E_NOMEM, "%s: no %llu MB of memory for the weights: %s", devices_name(&m->devices, r).text, (unsigned long long)(all >> 20) + 1, device_error(code)) : TESS_OK;
+}
+
+/* What was free may be gone by now, or lie in pieces: then layers are fed as if it had not been free. */
+static tess_status take_blocks(tess_model *m, tess_error *err)
+{
+    place *p = m->place;
+    for (uint32_t r = 0; r < m->devices.n;) {
+        tess_status st = take_block(m, r, err);
+        if (st >= 0) {
+            r++;
+            continue;
+        }
+        if (st != TESS_E_NOMEM || m->stream != TESS_STREAM_AUTO || p->fed[r]) return st;
+        drop_blocks(m);
+        for (uint32_t o = 0; o < m->devices.n; o++) p->fed[o] = p->fed[o] || m->devices.id[o] == m->devices.id[r];
+        r = 0;
     }
     return TESS_OK;
 }
@@ -126,17 +249,15 @@ static tess_status check_room(const tess_model *m, tess_error *err)
 static tess_status take_memory(tess_model *m, tess_error *err)
 {
     place *p = m->place;
-    TRY(check_room(m, err));
+    TRY(choose_fed(m, err));
+    TRY(take_blocks(m, err));
     for (uint32_t r = 0; r < m->devices.n; r++) {
-        int code = device_select(m->devices.id[r]);
-        if (!code) code = device_stream_open(&p->stream[r]);
-        if (!code) code = device_alloc(&p->block[r], (size_t)p->bytes[r] + ALIGN);
-        for (size_t i = 0; !code && i < p->n_twins; i++) code = device_alloc(&p->twins[i].on[r], p->twins[i].cap);
-        if (code) return devices_fail(&m->devices, r, "no memory for the weights", code, err);
+        if (p->fed[r] && p->all[r] > p->bytes[r]) TRY(open_feed(m, r, err));
+        else join_layers(p, r); /* also of a rank that has nothing of any layer */
     }
     for (size_t i = 0; i < p->n_parts; i++) {
         const place_want *w = &p->parts[i];
-        *w->data = (const uint8_t *)p->block[w->rank] + w->at;
+        *w->data = (w->layer == NO_LAYER ? (const uint8_t *)p->block[w->rank] : feed_device(m->feed, w->rank, w->layer)) + w->at;
         *w->stride = w->len;
     }
     return TESS_OK;
@@ -324,6 +445,20 @@ static tess_status plan_reading(reader *s, tess_error *err)
     return st;
 }
 
+/* Parts of fed layers go from the slot to where they stay. */
+static void keep_parts(const reader *s, const read_item *it, const uint8_t *slot)
+{
+    const place *p = s->m->place;
+    const uint64_t b0 = it->row0 / TILE_ROWS, b1 = ceil_div(it->row0 + it->n_rows, TILE_ROWS);
+    for (size_t i = first_part(p, it->piece); i < p->n_parts && p->parts[i].piece == it->piece; i++) {
+        const place_want *w = &p->parts[i];
+        if (w->layer == NO_LAYER || !meets(w, b0, b1)) continue;
+        uint8_t *to = feed_host(s->m->feed, w->rank, w->layer) + w->at;
+        for (uint64_t b = MAX(b0, w->block0); b < MIN(b1, w->block0 + w->n_blocks); b++)
+            memcpy(to + (b - w->block0) * w->len, slot + (b - b0) * it->stride + w->off, (size_t)w->len);
+    }
+}
+
 /* The TILE8 image of item first + i into its slot. */
 static void read_one(void *arg, uint64_t i, uint32_t thread)
 {
@@ -336,6 +471,7 @@ static void read_one(void *arg, uint64_t i, uint32_t thread)
     tess_status st = TESS_OK;
     if (host) memcpy(dst, host + it->row0 / TILE_ROWS * it->stride, (size_t)(ceil_div(it->n_rows, TILE_ROWS) * it->stride));
     else st = ct_read_rows(s->m->file, it->piece, it->row0, it->n_rows, LAYOUT_TILE8, dst, 0, s->scratch[thread], &e);
+    if (st >= 0 && s->m->feed) keep_parts(s, it, dst);
     if (st < 0 && __atomic_exchange_n(&s->stop, 1, __ATOMIC_ACQ_REL) == 0) s->error = e;
 }
 
@@ -346,7 +482,7 @@ static tess_status send_one(reader *s, const read_item *it, const uint8_t *slot,
     uint64_t b0 = it->row0 / TILE_ROWS, b1 = ceil_div(it->row0 + it->n_rows, TILE_ROWS);
     for (size_t i = first_part(p, it->piece); i < p->n_parts && p->parts[i].piece == it->piece; i++) {
         const place_want *w = &p->parts[i];
-        if (!meets(w, b0, b1)) continue;
+        if (w->layer != NO_LAYER || !meets(w, b0, b1)) continue;
         uint64_t lo = MAX(b0, w->block0), hi = MIN(b1, w->block0 + w->n_blocks);
         uint8_t *dst = (uint8_t *)p->block[w->rank] + w->at + (lo - w->block0) * w->len;
         int code = device_select(s->m->devices.id[w->rank]);

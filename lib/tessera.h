@@ -111,6 +111,8 @@ enum {
     TESS_MODEL_NO_MMAP = 4         /* read weights into memory even where they could be mapped */
 };
 enum { TESS_COMPUTE_AUTO = 0, TESS_COMPUTE_EXACT = 1, TESS_COMPUTE_F32 = 2 };
+/* Weights of layers stay in memory of the host and are copied to the devices in every step: where they do not fit, always, never. */
+enum { TESS_STREAM_AUTO = 0, TESS_STREAM_ON = 1, TESS_STREAM_OFF = 2 };
 
 typedef struct {
     uint32_t struct_size;
@@ -118,7 +120,7 @@ typedef struct {
     uint32_t n_ranks;      /* tensor-parallel ranks, 1 to 8, the first of those listed; 0 = one per listed device, 1 on the CPU */
     uint32_t n_threads;    /* CPU threads over all ranks; 0 = as many as the process may use */
     int32_t compute;       /* TESS_COMPUTE_* */
-    uint32_t reserved;
+    int32_t stream;        /* TESS_STREAM_*; for ranks on devices */
     const char *devices;   /* NULL or "cpu"; "cuda:0,1" (a device named twice has two ranks); "cuda" = all */
     const char *split;     /* NULL, or a share for each rank: "3,1" */
     int32_t (*progress)(void *user, uint64_t done, uint64_t total); /* bytes; nonzero cancels; calling thread */
@@ -152,6 +154,8 @@ typedef struct {
     uint64_t token_bytes, token_macs; /* weights that one token reads, and its multiply-adds with them: all but tables
                                          of which a token takes one row */
     uint64_t read_bytes;              /* of the file, as stored: weights that were read and checked at open */
+    uint64_t device_bytes;            /* memory of devices that the model takes, all ranks; 0 on the CPU */
+    uint64_t stream_bytes;            /* weights that stay on the host and are copied in every step (TESS_STREAM_*) */
 } tess_model_info;
 TESS_API void tess_model_info_init_(tess_model_info *p, size_t size);
 #define tess_model_info_init(p) tess_model_info_init_((p), sizeof *(p))

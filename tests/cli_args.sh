@@ -35,6 +35,9 @@ expect "help" 0 "" "$run" --help
 check "help names every mode" grep -q -- --render-chat "$TMP/expect.out"
 expect "version" 0 "" "$run" --version
 check "version on stdout" grep -q "tessera 0.1.0" "$TMP/expect.out"
+expect "--stream sometimes" 1 "--stream" "$run" -m "$m" -p a --stream sometimes
+expect "--stream on the CPU" 1 "nothing to stream" "$run" -m "$m" -p a --stream on
+expect "--stream as it must be" 0 "" "$run" -m "$m" -p a -n 1 --stream auto
 expect "list of devices" 0 "" "$run" --list-devices
 check "list of devices names the CPU" grep -q "^cpu " "$TMP/expect.out"
 check "list of devices says what there is of CUDA" grep -q "^cuda" "$TMP/expect.out"

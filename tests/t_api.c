@@ -25,7 +25,7 @@ static void sizes_are_pinned(void **state)
     assert_int_equal(sizeof(tess_stream_params), 24);
     assert_int_equal(sizeof(tess_kv_stats), 56);
     assert_int_equal(sizeof(tess_device_info), 160);
-    assert_int_equal(offsetof(tess_model_info, read_bytes), sizeof(tess_model_info) - 8);
+    assert_int_equal(offsetof(tess_model_info, stream_bytes), sizeof(tess_model_info) - 8);
 }
 
 static void defaults_change_nothing(void **state)

@@ -67,6 +67,7 @@ static tess_status open_setup(const char *file, const setup *s, mode how, marks 
     tess_model_params_init(&p);
     p.devices = s->devices;
     p.split = s->split;
+    p.stream = TESS_STREAM_OFF; /* too little memory shall be an error */
     p.compute = how.compute;
     p.n_threads = 1;
     tess_ctx_params_init(&q);

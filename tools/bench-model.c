@@ -156,6 +156,7 @@ static int open_model(state *s, uint32_t threads)
     p.n_ranks = o->ranks;
     p.n_threads = threads;
     p.compute = o->compute;
+    p.stream = o->stream;
     p.devices = o->devices;
     p.split = o->split;
     p.progress = on_progress;

@@ -28,7 +28,7 @@ typedef struct {
     bench_list threads;               /* 0: all CPUs that the process may use */
     bench_list kv;                    /* TESS_KV_* */
     uint32_t reps, ranks, chunk, page;
-    int32_t compute;
+    int32_t compute, stream;
     bool no_verify;
     bench_format format;
 } bench_options;

@@ -18,6 +18,7 @@ enum {
     O_COMPUTE,
     O_CHUNK,
     O_PAGE,
+    O_STREAM,
     O_NO_VERIFY,
     O_PEER,
     O_JSON,
@@ -41,6 +42,7 @@ static const cli_option options[] = {
     {"--tp -tp --tensor-parallel-size", O_TP, "R", "tensor-parallel ranks, 1 to 8 (all devices; 1 on the CPU)"},
     {"--devices --device -dev", O_DEVICES, "LIST", "cpu, or cuda:0,1 (cpu)"},
     {"--split -ts --tensor-split", O_SPLIT, "3,1", "share of the weights of each rank"},
+    {"--stream", O_STREAM, "WHEN", "keep layers in memory of the host: on, off, auto: where they do not fit (auto)"},
     {"--kv -ctk --kv-cache-dtype", O_KV, "LIST", "KV cache: f32, f16, int8 (f16)"},
     {"--page", O_PAGE, "N", "tokens in a page of the KV cache: 16, 32, 64 (32)"},
     {"-ub --ubatch-size", O_CHUNK, "N", "tokens of a prompt that are computed at once (512)"},
@@ -59,6 +61,8 @@ static const char *const kv_words[] = {"f16", "f32", "int8", "auto", "q8_0"};
 static const uint32_t kv_values[] = {TESS_KV_F16, TESS_KV_F32, TESS_KV_INT8, TESS_KV_F16, TESS_KV_INT8};
 static const char *const compute_words[] = {"auto", "exact", "f32"};
 static const int32_t compute_values[] = {TESS_COMPUTE_AUTO, TESS_COMPUTE_EXACT, TESS_COMPUTE_F32};
+static const char *const stream_words[] = {"auto", "on", "off"};
+static const int32_t stream_values[] = {TESS_STREAM_AUTO, TESS_STREAM_ON, TESS_STREAM_OFF};
 static const char *const page_words[] = {"16", "32", "64"};
 static const char *const format_words[] = {"table", "csv", "json"};
 
@@ -122,6 +126,10 @@ static bool set_machine(bench_options *o, int id, const char *name, const char *
     case O_PAGE:
         if (!cli_choice(name, v, page_words, 3, &at)) return false;
         o->page = 16u << at;
+        return true;
+    case O_STREAM:
+        if (!cli_choice(name, v, stream_words, 3, &at)) return false;
+        o->stream = stream_values[at];
         return true;
     default:
         if (!cli_choice(name, v, compute_words, 3, &at)) return false;

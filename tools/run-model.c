@@ -93,6 +93,7 @@ static int open_model(run_state *r)
     p.n_ranks = o->ranks;
     p.n_threads = o->threads;
     p.compute = o->compute;
+    p.stream = o->stream;
     p.devices = o->devices;
     p.split = o->split;
     p.progress = on_progress;

@@ -9,7 +9,7 @@ enum {
     O_ESCAPE, O_N, O_TEMP, O_TOP_K, O_TOP_P, O_MIN_P, O_REPEAT, O_REPEAT_LAST, O_PRESENCE, O_FREQUENCY, O_SEED, O_STOP,
     O_STOP_ID, O_IGNORE_EOS, O_ECHO, O_SPECIAL, O_OUT, O_PRINT_IDS, O_LOGITS, O_VERBOSE, O_TP, O_DEVICES, O_SPLIT, O_KV,
     O_COMPUTE, O_THREADS, O_CTX, O_CHUNK, O_PAGE, O_VERIFY, O_NO_VERIFY, O_TOKENIZE, O_DETOKENIZE, O_ADD_SPECIAL, O_RENDER,
-    O_PPL, O_KL, O_LIST_DEVICES, O_VERSION, O_HELP, O_NOTHING, O_NOTHING_VALUE
+    O_PPL, O_KL, O_LIST_DEVICES, O_STREAM, O_VERSION, O_HELP, O_NOTHING, O_NOTHING_VALUE
 };
 
 static const cli_option options[] = {
@@ -53,6 +53,7 @@ static const cli_option options[] = {
     {"--tp -tp --tensor-parallel-size", O_TP, "R", "tensor-parallel ranks, 1 to 8 (all devices; 1 on the CPU)"},
     {"--devices --device -dev", O_DEVICES, "LIST", "cpu; cuda:0,1: one rank on each, a device named twice has two;\ncuda: all devices (cpu)"},
     {"--split -ts --tensor-split", O_SPLIT, "3,1", "share of the weights of each rank"},
+    {"--stream", O_STREAM, "WHEN", "keep the layers in memory of the host and copy each to its device when it is run:\non, off, auto: where they do not fit (auto)"},
     {"-t --threads", O_THREADS, "N", "CPU threads over all ranks (all CPUs that the process may use)"},
     {"-c --ctx-size --max-model-len --context-length", O_CTX, "N", "context in tokens, such as 4096 or 32K (the model's)"},
     {"--kv -ctk --kv-cache-dtype", O_KV, "TYPE", "KV cache: f32, f16, int8 (auto: f16)"},
@@ -84,6 +85,8 @@ static const char *const kv_words[] = {"auto", "f32", "f16", "int8", "q8_0"};
 static const int32_t kv_values[] = {TESS_KV_AUTO, TESS_KV_F32, TESS_KV_F16, TESS_KV_INT8, TESS_KV_INT8};
 static const char *const compute_words[] = {"auto", "exact", "f32"};
 static const int32_t compute_values[] = {TESS_COMPUTE_AUTO, TESS_COMPUTE_EXACT, TESS_COMPUTE_F32};
+static const char *const stream_words[] = {"auto", "on", "off"};
+static const int32_t stream_values[] = {TESS_STREAM_AUTO, TESS_STREAM_ON, TESS_STREAM_OFF};
 static const char *const page_words[] = {"16", "32", "64"};
 
 static bool set_choice(const char *name, const char *v, const char *const *words, const int32_t *values, size_t n, int32_t *out)
@@ -170,6 +173,7 @@ static bool set_machine(run_options *o, int id, const char *name, const char *v)
     case O_THREADS: return set_threads(o, name, v);
     case O_CTX: return set_u32(name, v, 1, INT32_MAX, &o->ctx_size);
     case O_CHUNK: return set_u32(name, v, 1, 1 << 20, &o->chunk);
+    case O_STREAM: return set_choice(name, v, stream_words, stream_values, 3, &o->stream);
     case O_PAGE: return set_page(o, name, v);
     case O_KV: return set_choice(name, v, kv_words, kv_values, 5, &o->kv);
     default: return set_choice(name, v, compute_words, compute_values, 3, &o->compute);

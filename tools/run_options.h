@@ -31,7 +31,7 @@ typedef struct {
     uint32_t n_stop, n_stop_id;
     /* Machine. */
     uint32_t ranks, threads, ctx_size, chunk, page;
-    int32_t kv, compute;
+    int32_t kv, compute, stream;
     const char *devices, *split;
     bool no_verify;
 } run_options;

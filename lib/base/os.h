@@ -40,4 +40,11 @@ uint64_t os_mem_available(void); /* bytes; 0 = unknown */
 void os_random(void *p, size_t n);
 void *os_page_alloc(size_t n);  /* zeroed pages, not yet resident; NULL = none */
 void os_page_free(void *p, size_t n);
+
+/* One thread at a time; others sleep. */
+typedef struct os_lock os_lock;
+os_lock *os_lock_open(const mem *m); /* NULL: no memory */
+void os_lock_close(const mem *m, os_lock *l); /* NULL is fine; nobody holds it */
+void os_lock_take(os_lock *l);
+void os_lock_drop(os_lock *l);
 #endif

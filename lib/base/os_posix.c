@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -286,3 +287,19 @@ void os_page_free(void *p, size_t n)
 {
     if (p) munmap(p, n);
 }
+
+struct os_lock { pthread_mutex_t mutex; };
+os_lock *os_lock_open(const mem *m)
+{
+    os_lock *l = mem_alloc(m, sizeof *l);
+    if (!l || pthread_mutex_init(&l->mutex, NULL) == 0) return l;
+    mem_free(m, l);
+    return NULL;
+}
+void os_lock_close(const mem *m, os_lock *l)
+{
+    if (l) (void)pthread_mutex_destroy(&l->mutex);
+    mem_free(m, l);
+}
+void os_lock_take(os_lock *l) { (void)pthread_mutex_lock(&l->mutex); }
+void os_lock_drop(os_lock *l) { (void)pthread_mutex_unlock(&l->mutex); }

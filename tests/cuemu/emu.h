@@ -206,7 +206,7 @@ struct emu_settings {
     int devices, sms, watchdog;
     size_t memory;
     bool peer_possible, quiet, loose;
-    unsigned fail_alloc, fail_launch, peer_fault_n;
+    unsigned fail_alloc, fail_launch, fail_copy, peer_fault_n;
     cuemu_peer_fault peer_fault;
 };
 

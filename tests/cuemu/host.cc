@@ -268,6 +268,7 @@ static emu_op_ref copy_op(void *dst, size_t dst_stride, const void *src, size_t 
 /* Pageable sources are read at the call and pageable targets are there at its end, as with the real runtime. */
 static cudaError_t copy_async(const emu_op_ref &op, cudaStream_t stream)
 {
+    if (emu.set.fail_copy && --emu.set.fail_copy == 0) return cudaErrorLaunchFailure;
     if (!stream) {
         emu_report("an asynchronous copy in the default stream");
         return cudaErrorInvalidResourceHandle;

@@ -32,6 +32,7 @@ static void settings_read(void)
     s->peer_possible = env_number("CUEMU_PEER", 1) != 0;
     s->fail_alloc = (unsigned)env_number("CUEMU_FAIL_ALLOC", 0);
     s->fail_launch = (unsigned)env_number("CUEMU_FAIL_LAUNCH", 0);
+    s->fail_copy = (unsigned)env_number("CUEMU_FAIL_COPY", 0);
     s->watchdog = (int)env_number("CUEMU_WATCHDOG", 20);
     s->quiet = env_number("CUEMU_QUIET", 0) != 0;
     s->loose = false;
@@ -95,6 +96,8 @@ void cuemu_set_memory(size_t bytes) { emu_start(), emu.set.memory = bytes; }
 void cuemu_set_peer_possible(bool possible) { emu_start(), emu.set.peer_possible = possible; }
 void cuemu_set_fail_alloc(unsigned n) { emu_start(), emu.set.fail_alloc = n; }
 void cuemu_set_fail_launch(unsigned n) { emu_start(), emu.set.fail_launch = n; }
+void cuemu_set_fail_copy(unsigned n) { emu_start(), emu.set.fail_copy = n; }
+bool cuemu_copy_failed(void) { return emu.set.fail_copy == 0; }
 void cuemu_set_watchdog(int seconds) { emu_start(), emu.set.watchdog = seconds; }
 void cuemu_set_quiet(bool quiet) { emu_start(), emu.set.quiet = quiet; }
 void cuemu_set_loose(bool loose) { emu_start(), emu.set.loose = loose; }
