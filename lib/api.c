@@ -114,7 +114,7 @@ tess_status tess_model_open(const char *path, const tess_model_params *p, tess_m
     NEED(path, "path is NULL");
     tess_model_params mine = model_defaults;
     TRY(params_copy(&mine, sizeof mine, p, "tess_model_params", err));
-    return model_open(path, &mine, out, err);
+    return model_open(path, &mine, NULL, out, err);
 }
 
 void tess_model_close(tess_model *m) { model_release(m); }

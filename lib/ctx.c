@@ -86,6 +86,10 @@ tess_status ctx_open(tess_model *m, const tess_ctx_params *p, tess_ctx **out, te
     uint64_t budget = c->p.kv_bytes ? c->p.kv_bytes : UINT64_MAX / 2;
     if (st >= 0) st = kv_pool_open(&c->kv, &c->m, &m->a, &m->shards, kv_dtype_of(c->p.kv_dtype), c->p.page_tokens, budget, err);
     if (st >= 0 && m->devices.n) st = open_devices(c, err);
+    if (st >= 0 && m->nodes) {
+        c->pages = (kv_memory){m, nodes_page_alloc, nodes_page_free, nodes_page_copy};
+        kv_pool_place(&c->kv, &c->pages);
+    }
     if (st >= 0) st = check_memory(c, p, err);
     if (st >= 0) st = open_arrays(c, err);
     if (st >= 0) st = exec_open(m, &c->kv, c->comm, c->p.max_step_tokens, &c->exec, err);

@@ -33,7 +33,7 @@ struct tess_ctx {
     tess_model *model;
     tess_ctx_params p;      /* resolved */
     comm *comm;             /* ranks on devices; NULL: none are */
-    kv_memory pages;        /* then: where pages come from */
+    kv_memory pages;        /* where pages come from, with ranks on devices or on several nodes */
     kv_pool kv;
     exec *exec;
     ctx_seq *seqs;          /* [max_seqs] */

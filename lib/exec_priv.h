@@ -46,7 +46,6 @@ struct exec {
     const tess_model *model;
     const kv_pool *kv;
     pool *threads;
-    cpus cpus;         /* where the threads are */
     program body, head;
     rank_state rank[MAX_RANKS];
     pool_gate gates[MAX_RANKS];

@@ -13,7 +13,7 @@
 #include "ops.h"
 #include "shard.h"
 
-/* Where pages of a rank lie when that is not memory of the host. copy may return before it is done, as long as kernels that are
+/* Where pages of a rank lie when that is not any memory of the host. copy may return before it is done, as long as kernels that are
  * started later see it; false: it failed. */
 typedef struct {
     void *user;

@@ -3,7 +3,8 @@
  *
  * Every piece becomes a TILE8 image: raw pieces are used where they are mapped, others are decoded into memory of the model.
  * The hash of every chunk is checked on the way, also of mapped ones, unless TESS_MODEL_NO_VERIFY. Vectors (norms, biases)
- * become f32. Then each rank gets op_weights: rows of row-split tensors, leaves of column-split ones.
+ * become f32. Then each rank gets op_weights: rows of row-split tensors, leaves of column-split ones. Ranks on several nodes get
+ * copies of these parts in the end (nodes.h).
  */
 #include "model.h"
 #include "os.h"
@@ -238,7 +239,7 @@ static tess_status view_place(tess_model *m, const place_want *w, tess_error *er
 {
     if (m->place && w->rank != ON_HOST) return place_part(m->place, w, err);
     *w->data = m->tiles[w->piece] + w->block0 * *w->stride + w->off;
-    return TESS_OK;
+    return m->nodes ? nodes_part(m->nodes, w, err) : TESS_OK;
 }
 
 /* Rows [rows.lo, rows.hi) of a tensor that is whole along K. */
@@ -335,6 +336,7 @@ static tess_status load_expert(tess_model *m, load_key k, shard_range rows, op_e
     *out = (op_expert){l.w.runs->data, l.w.runs->block_stride, l.bias, l.w.dtype};
     *types |= 1u << l.w.dtype;
     if (m->place) place_retarget(m->place, &out->data, &out->block_stride);
+    if (m->nodes) nodes_retarget(m->nodes, &out->data, &out->block_stride);
     return TESS_OK;
 }
 
@@ -501,9 +503,11 @@ tess_status model_load(tess_model *m, pool *p, const tess_model_params *params, 
 {
     load_state s = {.m = m, .info = ct_get(m->file), .params = params, .verify = !params || !(params->flags & TESS_MODEL_NO_VERIFY)};
     if (m->devices.n) TRY(place_open(&m->m, m->a.n_layers, &m->place, err));
+    if (nodes_used(m)) TRY(nodes_open(&m->m, &m->nodes, err));
     TRY(load_pieces(&s, p, err));
     count_weights(m);
     TRY(load_views(m, err));
+    if (m->nodes) return nodes_weights(m, p, err);
     if (!m->place) return TESS_OK;
     place_progress g = {params, s.done, s.total};
     return place_weights(m, p, &g, err);

@@ -98,23 +98,23 @@ static tess_status open_weights(tess_model *m, const tess_model_params *p, tess_
     if (p->split) TRY(parse_split(p->split, n_ranks, shares, err));
     TRY(shard_make(&m->a, n_ranks, p->split ? shares : NULL, &m->shards, err));
     if (m->devices.n) TRY(peers_find(&m->m, &m->devices, err));
-    cpus here;
-    cpus_now(&here);
-    m->n_threads = p->n_threads ? p->n_threads : cpus_count(&here);
+    m->n_threads = p->n_threads ? p->n_threads : cpus_count(&m->cpus);
     if (m->n_threads > 1024) return ERR(err, TESS_E_ARG, "%u threads asked for; the limit is 1024", m->n_threads);
     m->compute = p->compute;
     m->stream = p->stream;
     m->ops = op_table_get(NULL);
     m->cuda = op_cuda_get();
     pool *threads;
-    TRY(pool_open(&m->m, MIN(m->n_threads, cpus_count(&here)), &threads, err));
+    bool several = nodes_used(m); /* then the team is that of the contexts */
+    TRY(pool_open(&m->m, MIN(several ? MAX(m->n_threads, n_ranks) : m->n_threads, cpus_count(&m->cpus)), &threads, err));
+    if (several) pool_place(threads, &m->cpus, n_ranks);
     st = model_load(m, threads, p, err);
     pool_close(threads);
     m->has_weights = st >= 0;
     return st;
 }
 
-tess_status model_open(const char *path, const tess_model_params *p, tess_model **out, tess_error *err)
+tess_status model_open(const char *path, const tess_model_params *p, const cpus *on, tess_model **out, tess_error *err)
 {
     mem host;
     *out = NULL;
@@ -123,6 +123,8 @@ tess_status model_open(const char *path, const tess_model_params *p, tess_model 
     if (!m) return ERR(err, TESS_E_NOMEM, "no memory for a model");
     m->m = host;
     m->refs = 1;
+    if (on) m->cpus = *on;
+    else cpus_now(&m->cpus);
     arena_init(&m->store, &m->m);
     uint32_t flags = (p->flags & TESS_MODEL_NO_MMAP ? CT_NO_MMAP : 0) | (p->flags & TESS_MODEL_NO_VERIFY ? CT_NO_VERIFY : 0);
     tess_status st = ct_open(path, flags, &m->m, &m->file, err);
@@ -140,6 +142,7 @@ void model_release(tess_model *m)
     if (!m || __atomic_sub_fetch(&m->refs, 1, __ATOMIC_ACQ_REL) != 0) return;
     tok_close(m->tokenizer);
     place_close(m);
+    nodes_close(m->nodes);
     if (m->owned)
         for (uint32_t i = 0; i < ct_get(m->file)->n_pieces; i++) mem_free(&m->m, m->owned[i]);
     ct_close(m->file);

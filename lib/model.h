@@ -2,8 +2,9 @@
  * model.h - an open model: container, arch, tokenizer, template, and the weights as every rank sees them.
  *
  * Immutable after model_open, reference-counted (contexts hold it). Ranks of the CPU share one memory, so a piece is mapped or
- * decoded once, and each rank gets views (op_weight) of it. Ranks on devices have their parts in device memory (place.h): the
- * views are the same, with addresses of the device in op_run.data and in every vector.
+ * decoded once, and each rank gets views (op_weight) of it; where ranks are on several nodes, of copies (nodes.h). Ranks on devices
+ * have their parts in device memory (place.h): the views are the same, with addresses of the device in op_run.data and in every
+ * vector.
  */
 #ifndef TESS_MODEL_H
 #define TESS_MODEL_H
@@ -11,6 +12,7 @@
 #include "cuda_ops.h"
 #include "devices.h"
 #include "feed.h"
+#include "nodes.h"
 #include "ops.h"
 #include "place.h"
 #include "shard.h"
@@ -48,12 +50,14 @@ struct tess_model {
     tess_token bos, pad, unk;
     shard_plan shards;
     uint32_t n_threads;
+    cpus cpus;                  /* that its threads may use */
     int32_t compute, stream;
     const op_table *ops;
     const op_cuda_table *cuda;  /* for ranks on devices */
     arena store;                /* views, vectors, decoded pieces' table */
     const uint8_t **tiles;      /* [n_pieces] TILE8 image, mapped or in `owned` */
     void **owned;               /* [n_pieces] decoded copies */
+    nodes *nodes;               /* what was copied to the nodes of ranks, which then has no `tiles`; NULL: nothing */
     op_weight embed, pos_embed; /* whole tables in memory of the host, of which a token takes a row */
     model_rank rank[MAX_RANKS];
     model_layer_rank *layers;   /* [n_layers][n_ranks] */
@@ -67,7 +71,8 @@ struct tess_model {
     uint32_t weight_dtype;      /* of most parameters */
 };
 
-tess_status model_open(const char *path, const tess_model_params *p, tess_model **out, tess_error *err);
+/* on: the CPUs to use; NULL: those of the calling thread. */
+tess_status model_open(const char *path, const tess_model_params *p, const cpus *on, tess_model **out, tess_error *err);
 void model_retain(tess_model *m);
 void model_release(tess_model *m);
 /* load.c: fills weights of a model whose file, arch, shards and ops are set; pool does the work. */

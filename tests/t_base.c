@@ -759,6 +759,14 @@ static void machine(void **state)
     char *p = os_page_alloc(1 << 20);
     assert_non_null(p);
     for (size_t i = 0; i < 1 << 20; i += 4096) assert_int_equal(p[i], 0);
+    memset(p, 7, 1 << 20);
+    os_page_drop(p + 1, 2 * 65536 - 2); /* whole pages of any size up to 64 KB, not those at the ends */
+    os_page_drop(p + (1 << 19), 100);
+    assert_int_equal(p[0], 7);
+    assert_int_equal(p[2 * 65536 - 1], 7);
+    assert_int_equal(p[2 * 65536], 7);
+    assert_int_equal(p[1 << 19], 7);
+    assert_int_equal(p[65535], 0);
     os_page_free(p, 1 << 20);
     uint64_t a = 0, b = 0;
     os_random(&a, 8);

@@ -40,6 +40,9 @@ uint64_t os_mem_available(void); /* bytes; 0 = unknown */
 void os_random(void *p, size_t n);
 void *os_page_alloc(size_t n);  /* zeroed pages, not yet resident; NULL = none */
 void os_page_free(void *p, size_t n);
+/* Whole pages between p and p + n go back to the kernel. Those of a map are read again when they are needed; what private memory held is
+ * lost, and its next pages lie on the node of the thread that first writes them. Failure is no error. */
+void os_page_drop(const void *p, size_t n);
 
 /* One thread at a time; others sleep. */
 typedef struct os_lock os_lock;

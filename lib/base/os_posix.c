@@ -287,6 +287,13 @@ void os_page_free(void *p, size_t n)
 {
     if (p) munmap(p, n);
 }
+void os_page_drop(const void *p, size_t n)
+{
+    const long size = sysconf(_SC_PAGESIZE);
+    const uintptr_t page = size > 0 ? (uintptr_t)size : 4096, at = (uintptr_t)p;
+    const uintptr_t skip = (page - at % page) % page, len = n > skip ? (n - skip) / page * page : 0;
+    if (len) (void)madvise((uint8_t *)drop_const(p) + skip, len, MADV_DONTNEED);
+}
 
 struct os_lock { pthread_mutex_t mutex; };
 os_lock *os_lock_open(const mem *m)
