@@ -122,7 +122,7 @@ $(CUEMU)/bin/%.checked: $$(call tool_obj,$$*) $(CUEMU)/libchecked.a
 # ---- tests/gpu: speeds of a device, with nvcc for tests/gpu_check.sh and on the emulator for its dry form ----
 GPU_BENCH_C = $(call obj,$(wildcard tests/gpu/*.c))
 # Of the programs for virtual devices those that run on real ones as well; and the bench. Built where nvcc is.
-GPU_PROGRAMS = $(if $(CU_OBJ),$(BUILD)/tests/t_cuda_ops $(BUILD)/tests/t_cuda_attn $(BUILD)/tests/t_cuda_moe $(BUILD)/tests/t_cuda_best $(BUILD)/tests/gpu_bench)
+GPU_PROGRAMS = $(if $(CU_OBJ),$(BUILD)/tests/t_cuda_ops $(BUILD)/tests/t_cuda_attn $(BUILD)/tests/t_cuda_moe $(BUILD)/tests/t_cuda_best $(BUILD)/tests/t_cuda_gemm $(BUILD)/tests/gpu_bench)
 $(BUILD)/tests/gpu_bench: $(GPU_BENCH_C) $(BUILD)/obj/tests/gpu/probe.o $$(FULL_LIB)
 	@mkdir -p $(@D)
 	$(SAY) LINK '$@'

@@ -19,6 +19,19 @@
 extern "C" {
 #endif
 
+/*
+ * linear for large prompts of --compute auto, by tensor cores (sm_80 and later): y[t][row] = w row times x[t] over all leaves, + bias[row]
+ * when bias is not NULL. Near that text, not its bits: the weights (q8: d * q, q4: d * q + m) and x are rounded to bf16, to nearest even;
+ * products are exact and sums f32, in ascending leaves and in each in ascending K, 16 columns a step. So y differs from the exact sum of products by
+ * at most 2^-7.9 of the sum of their magnitudes (K to 2^16). The bits of y[t][row] depend on that row of w, its leaves and x[t] alone.
+ * scratch: device memory of op_cuda_gemm_scratch bytes, at a multiple of 16. x_ready: the last call with this scratch had the same x, n_tokens and
+ * columns of leaves. Floats of type f32 are refused.
+ */
+typedef struct {
+    const op_weight *w; const float *bias; const float *x; size_t xs; uint32_t n_tokens; float *y; size_t ys;
+    void *scratch; bool x_ready;
+} op_gemm_args;
+
 typedef struct {
     int (*quant)(const op_quant_args *a, void *stream);
     int (*linear)(const op_linear_args *a, void *stream);
@@ -39,6 +52,7 @@ typedef struct {
     int (*experts)(const op_experts_args *a, void *stream);
     int (*mix)(const op_mix_args *a, void *stream);
     int (*gate)(const op_switch_args *a, void *stream);
+    int (*gemm)(const op_gemm_args *a, void *stream);
 } op_cuda_table;
 
 const op_cuda_table *op_cuda_get(void); /* NULL: built without CUDA */
@@ -47,6 +61,9 @@ const op_cuda_table *op_cuda_get(void); /* NULL: built without CUDA */
 int op_cuda_load(void);
 /* Floats of scratch in device memory that attn needs; see op_attn_scratch. */
 size_t op_cuda_attn_scratch(uint32_t n_tokens, uint32_t n_heads, uint32_t v_dim, uint32_t max_pos);
+/* Tokens from which on gemm is faster than linear for weights of this type; UINT32_MAX: it does not take them. q8 and q4: the same. */
+uint32_t op_cuda_gemm_from(uint32_t dtype);
+size_t op_cuda_gemm_scratch(const op_weight *w, uint32_t n_tokens);
 
 #ifdef __cplusplus
 }

@@ -14,7 +14,7 @@ static void gate_wait(void *user, uint32_t thread)
     pool_gate_wait(user);
 }
 
-static const model_linear *linear_of(const exec *x, const rank_state *k, const prog_instr *c)
+const model_linear *exec_linear(const exec *x, const rank_state *k, const prog_instr *c)
 {
     const model_layer_rank *l = &x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank];
     switch (c->weight) {
@@ -68,7 +68,7 @@ static uint32_t n_heads_of(const exec *x, const rank_state *k, bool kv_heads)
 
 static void run_linear(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
-    const model_linear *l = linear_of(x, k, c);
+    const model_linear *l = exec_linear(x, k, c);
     bool partial = c->weight == WT_O || c->weight == WT_DOWN || c->weight == WT_SH_DOWN; /* their bias is added behind the tree */
     op_linear_args a = {.w = &l->w, .bias = partial ? NULL : l->bias, .n_tokens = x->n_rows};
     size_t stride;
@@ -79,15 +79,18 @@ static void run_linear(const exec *x, rank_state *k, const prog_instr *c, uint32
     shard_range rows = columns_of(x, k, c, l->w.n_rows);
     a.row_lo = rows.lo, a.row_hi = rows.hi;
     a.sum_leaves = partial && x->prog->fused && x->prog->n_ranks == 1; /* all leaves are here: their sum needs no room for each */
-    if (l->w.n_leaves && rows.lo < rows.hi) RUN(linear, a);
+    const bool gemm = exec_gemm(x, l->w.dtype), some = l->w.n_leaves && rows.lo < rows.hi;
+    if (some && gemm) device_gemm(x, k, c, &a);
+    else if (some) RUN(linear, a);
+    k->gemm_last = some && gemm ? c : NULL;
 }
 
 static void run_quant(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
 {
-    const op_weight *w = &linear_of(x, k, c)->w;
+    const op_weight *w = &exec_linear(x, k, c)->w;
     uint32_t leaf[MAX_LEAVES] = {w->n_k};
     size_t stride;
-    if (!w->n_rows || !w->n_leaves) return; /* nobody reads them on this rank */
+    if (!w->n_rows || !w->n_leaves || exec_gemm(x, w->dtype)) return; /* nobody reads them on this rank */
     for (uint32_t l = 0; w->n_leaves > 1 && l < w->n_leaves; l++) leaf[l] = w->runs[l].n_k;
     op_quant_args a = {.n_tokens = x->n_rows, .n_leaves = w->n_leaves, .leaf_k = leaf};
     a.x = slot_at(x, k, c->in[0], &a.xs);
@@ -319,6 +322,7 @@ static uint32_t gather_leaves(const exec *x, const rank_state *k, const prog_ins
 {
     const shard_plan *s = &x->model->shards;
     const uint8_t width = x->prog->slots[c->in[0]].width;
+    const bool summed = c->weight != WT_NONE && exec_gemm(x, exec_linear(x, k, c)->w.dtype); /* by each rank */
     uint32_t n = 0;
     if (k->body.leaves[width] == 1 && s->n_ranks == 1) { /* summed by the linear operation, or only one */
         parts[0] = slot_at(x, k, c->in[0], stride);
@@ -327,8 +331,9 @@ static uint32_t gather_leaves(const exec *x, const rank_state *k, const prog_ins
     for (uint32_t r = 0; r < s->n_ranks; r++) {
         shard_range own = part_leaves(&s->rank[r], width);
         float *p = shared_at(x, k, &x->rank[r], c->in[0], stride);
-        for (uint32_t l = own.lo; l < own.hi; l++) parts[l] = p + (size_t)(l - own.lo) * *stride * x->rank[r].body.rows;
-        n = MAX(n, own.hi);
+        if (summed && own.lo < own.hi) parts[n++] = p;
+        for (uint32_t l = own.lo; l < own.hi && !summed; l++) parts[l] = p + (size_t)(l - own.lo) * *stride * x->rank[r].body.rows;
+        if (!summed) n = MAX(n, own.hi);
     }
     return n;
 }
@@ -339,7 +344,7 @@ static void run_reduce(const exec *x, rank_state *k, const prog_instr *c, uint32
     op_reduce_args a = {.parts = parts, .n_leaves = 1, .scale = 1, .n_tokens = x->n_rows, .n = x->model->a.hidden_size};
     if (x->prog->slots[c->in[0]].shared) {
         a.n_leaves = gather_leaves(x, k, c, parts, &a.ps);
-        if (c->weight != WT_NONE) a.bias = linear_of(x, k, c)->bias;
+        if (c->weight != WT_NONE) a.bias = exec_linear(x, k, c)->bias;
     } else parts[0] = slot_at(x, k, c->in[0], &a.ps);
     if (c->scaled) a.scale = (float)x->model->a.residual_scale;
     if (c->in[1] != NO_SLOT) a.residual = slot_at(x, k, c->in[1], &a.rs);

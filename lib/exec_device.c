@@ -114,6 +114,35 @@ static tess_status open_rank(exec *x, uint32_t r, tess_error *err)
     return code ? no_memory(x, r, "activations", act + logits, code, err) : TESS_OK;
 }
 
+/* Whether large prompts may be computed near the exact text, and whether bf16 tensor cores are there to do it. All ranks alike: a sum over
+ * ranks takes one partial sum of each, or one of each leaf. */
+static tess_status allow_gemm(exec *x, tess_error *err)
+{
+    const device_list *d = comm_devices(x->comm);
+    x->gemm = x->model->compute == TESS_COMPUTE_AUTO;
+    for (uint32_t r = 0; x->gemm && r < d->n; r++) {
+        device_props p;
+        int code = device_get(d->id[r], &p);
+        if (code) return devices_fail(d, r, "the device can not be used", code, err);
+        x->gemm = p.major >= 8;
+    }
+    return TESS_OK;
+}
+
+static tess_status open_gemm(exec *x, uint32_t r, tess_error *err)
+{
+    rank_state *k = &x->rank[r];
+    size_t most = 0;
+    for (uint32_t i = 0; x->gemm && i < x->body.n_code; i++) {
+        if (x->body.code[i].op != PROG_LINEAR) continue;
+        const op_weight *w = &exec_linear(x, k, &x->body.code[i])->w;
+        if (x->max_rows >= op_cuda_gemm_from(w->dtype)) most = MAX(most, op_cuda_gemm_scratch(w, x->max_rows));
+    }
+    int code = most ? comm_select(x->comm, r) : 0;
+    if (most && !code) code = device_alloc(&k->gemm, most);
+    return code ? no_memory(x, r, "large prompts", most, code, err) : TESS_OK;
+}
+
 tess_status device_open(exec *x, tess_error *err)
 {
     void *p = NULL;
@@ -122,7 +151,11 @@ tess_status device_open(exec *x, tess_error *err)
     exec_device *d = x->device = mem_zalloc(&x->m, sizeof *x->device);
     if (!d) return ERR(err, TESS_E_NOMEM, "no memory for a context");
     if (!x->model->cuda) return ERR(err, TESS_E_DEVICE, "this program was built without CUDA");
-    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) TRY(open_rank(x, r, err));
+    TRY(allow_gemm(x, err));
+    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
+        TRY(open_rank(x, r, err));
+        TRY(open_gemm(x, r, err));
+    }
     int code = device_host_alloc(&p, (size_t)embed);
     d->embed[0] = p;
     if (!code && x->model->a.learned_pos) code = device_host_alloc(&p, (size_t)embed), d->embed[1] = code ? NULL : p;
@@ -144,6 +177,7 @@ void device_close(exec *x)
         (void)comm_select(x->comm, r);
         device_free(k->act);
         device_free(k->scratch);
+        device_free(k->gemm);
         device_free(k->logits);
         device_free(g->rows);
         device_free(g->best);
@@ -156,6 +190,7 @@ void device_close(exec *x)
                 device_free(x->ropes[l].lanes_copy[r][i]);
             }
         k->act = k->scratch = k->logits = NULL;
+        k->gemm = NULL;
     }
     if (d) {
         device_host_free(d->embed[0]);
@@ -339,7 +374,9 @@ static void publish(exec *x, uint32_t from, uint32_t to)
             const float *src = slot_at(x, k, out, &stride);
             uint8_t *dst = comm_outbox(x->comm, r, x->device->turn + 1) + x->device->out_off[out];
             size_t leaf = stride * k->body.rows * sizeof *src, n = stride * x->n_rows * sizeof *src;
-            if (!k->code) k->code = device_copy_rows(dst, leaf, src, leaf, n, k->body.leaves[p->slots[out].width], k->stream);
+            uint32_t leaves = k->body.leaves[p->slots[out].width];
+            if (p->code[i].op == PROG_LINEAR && exec_gemm(x, exec_linear(x, k, &p->code[i])->w.dtype)) leaves = MIN(leaves, 1u);
+            if (!k->code) k->code = device_copy_rows(dst, leaf, src, leaf, n, leaves, k->stream);
         }
     }
 }
@@ -399,6 +436,13 @@ void device_embed(const exec *x, rank_state *k, const prog_instr *c)
     size_t stride;
     float *y = slot_at(x, k, c->out, &stride);
     k->code = device_copy(y, x->device->embed[c->weight == WT_POS], stride * x->n_rows * sizeof *y, k->stream);
+}
+
+void device_gemm(const exec *x, rank_state *k, const prog_instr *c, const op_linear_args *l)
+{
+    op_gemm_args a = {.w = l->w, .bias = l->bias, .x = l->x, .xs = l->xs, .n_tokens = l->n_tokens, .y = l->y, .ys = l->ys, .scratch = k->gemm};
+    a.x_ready = k->gemm_last && k->gemm_last + 1 == c && k->gemm_last->in[0] == c->in[0]; /* q, k and v; gate and up */
+    if (!k->code) k->code = x->model->cuda->gemm(&a, k->stream);
 }
 
 /* Rows of the tables, on the host. */

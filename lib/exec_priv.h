@@ -25,6 +25,8 @@ typedef struct {
     /* Of a rank on a device (exec_device.c). */
     void *stream;      /* NULL: the rank is a team of CPU threads */
     int code;          /* first failure of an operation in this run */
+    void *gemm;        /* scratch of large prompts, NULL: there are none here (exec_gemm) */
+    const prog_instr *gemm_last; /* the last linear operation, if it went that way: what it made of x is still in the scratch */
     float *logits;     /* [EXEC_HEAD_ROWS][logits_stride], the rank's rows of the vocabulary */
     uint32_t logits_stride;
 } rank_state;
@@ -62,6 +64,7 @@ struct exec {
     uint32_t alibi_rows;
     comm *comm;        /* NULL: all ranks are on the CPU */
     exec_device *device;
+    bool gemm;         /* all devices can, and may, compute large prompts near the exact text only */
     uint32_t *taken;   /* [rank][instruction], exec_shares.c; CPU only */
     bool broken;       /* a device is lost: the context can only be closed */
     /* of the run under way */
@@ -92,6 +95,10 @@ static inline shard_range columns_of(const exec *x, const rank_state *k, const p
     return k->few && c->how == HOW_OWN ? k->own[x->prog->slots[c->out].width] : (shard_range){0, all};
 }
 
+/* Whether linear operations with weights of this type go through op_cuda_table.gemm in this run: the number of rows decides. Leaves are
+ * summed at once then, so a rank has one partial sum. */
+static inline bool exec_gemm(const exec *x, uint32_t dtype) { return x->gemm && x->n_rows >= op_cuda_gemm_from(dtype); }
+
 /* Calls operation `name` with the arguments `args`: on the CPU this thread's share of it, on a device all of it into the rank's stream.
  * Uses x, k, t, n of the place where it stands. After a failure a device rank does nothing more in this run. */
 #define RUN(name, args)                                          \
@@ -108,6 +115,7 @@ void exec_shares(const exec *x, rank_state *k, const prog_instr *c, uint32_t *ta
 static inline uint32_t *shares_of(const exec *x, const rank_state *k, size_t instr) { return x->taken + k->rank * x->prog->n_code + instr; }
 
 /* exec.c */
+const model_linear *exec_linear(const exec *x, const rank_state *k, const prog_instr *c);
 void exec_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n);
 /* exec_device.c: the ranks on devices. */
 tess_status device_open(exec *x, tess_error *err);
@@ -119,6 +127,8 @@ tess_status device_head_best(exec *x, const uint32_t *rows, uint32_t k, sampler_
 /* Shared slot `slot` of rank `owner`, where `reader` can read it. */
 float *device_shared(const exec *x, const rank_state *reader, const rank_state *owner, uint16_t slot, size_t *stride);
 void device_embed(const exec *x, rank_state *k, const prog_instr *c);
+/* A linear operation of which exec_gemm is true. */
+void device_gemm(const exec *x, rank_state *k, const prog_instr *c, const op_linear_args *l);
 /* Prompts and single rows are two kinds of work: a call for each run of rows of one kind. */
 void device_attn(const exec *x, rank_state *k, const op_attn_args *all);
 

@@ -110,6 +110,8 @@ enum {
     TESS_MODEL_NO_VERIFY = 2,      /* do not check the hashes of the weights while loading */
     TESS_MODEL_NO_MMAP = 4         /* read weights into memory even where they could be mapped */
 };
+/* AUTO: EXACT, but on devices steps of many rows are computed near it and faster (docs/numerics.md). EXACT: equal bits whatever the company,
+ * cut and number of ranks. F32: q8 and q4 weights as floats. */
 enum { TESS_COMPUTE_AUTO = 0, TESS_COMPUTE_EXACT = 1, TESS_COMPUTE_F32 = 2 };
 /* Weights of layers stay in memory of the host and are copied to the devices in every step: where they do not fit, always, never. */
 enum { TESS_STREAM_AUTO = 0, TESS_STREAM_ON = 1, TESS_STREAM_OFF = 2 };

@@ -11,7 +11,7 @@ dir=$BUILD/obj/kernels/cuda
 [ -f "$dir/linear.o" ] || { skip "instructions of kernels: built without nvcc"; finish; }
 [ -x "$tool" ] || { skip "instructions of kernels: no cuobjdump (set CUOBJDUMP)"; finish; }
 
-for o in linear experts attn_mma; do
+for o in linear gemm experts attn_mma; do
     [ -f "$dir/$o.o" ] || continue
     "$tool" --dump-sass -arch sm_90 "$dir/$o.o" 2>>"$TMP/errors" | awk -f tests/sass_count.awk
 done >"$TMP/counts"
@@ -84,6 +84,13 @@ float_shapeILj3ELj1ELj4E 256 471 2
 float_shapeILj3ELj2ELj8E 512 706 2
 float_shapeILj3ELj4ELj8E 512 656 1
 EOF
+
+# A warp of 64 x 64 and 32 columns: 64 mma, 16 loads of four matrices, and a fifth on that for addresses.
+if [ -f "$dir/gemm.o" ]; then
+    rules "bf16 mma" <<'EOF'
+gemm_mma 64 96 8
+EOF
+fi
 
 # Conversions: of the position that a chunk begins with, to its page.
 if [ -f "$dir/attn_mma.o" ]; then

@@ -13,7 +13,7 @@ dry() { BUILD=$BUILD PYTHON=/nonexistent bash tests/gpu_check.sh --dry --limit 9
 check "dry run" dry --out "$TMP/all.json"
 has() { grep -qF -- "$1" "$TMP/all.json" && pass "it has $1" || fail "it has $1"; }
 for name in "llama-gqa on cuda:0,0,1" "q8, int8 pages, 1 to 3 ranks" "start-up, tiny model, one token" "memory, read" "tensor cores, bf16 mma.sync" \
-    "opening the model" "decode, batch 3" "prompt of 40" "attention, decode 1 x 300, int8 over f16" "attention, prompt 24, int8" "linear q4 64 x 128, 20 tokens" \
+    "opening the model" "decode, batch 3" "prompt of 40" "attention, decode 1 x 300, int8 over f16" "attention, prompt 24, int8" "linear q4 64 x 128, 20 tokens" "gemm bf16 64 x 128, 20 tokens" \
     "all-reduce, 8 ranks on one device, 3 x 128" "all-reduce, 2 ranks on as many devices, 1 x 128" '"failed": 0'; do
     has "$name"
 done

@@ -83,7 +83,7 @@ if [ "$devices" -eq 0 ]; then
 fi
 
 # ---- operations ----
-for t in ops attn moe best; do
+for t in ops gemm attn moe best; do
     if [ -n "$dry" ]; then skip_step "t_cuda_$t" "make test-cuemu runs it"
     elif [ -x "$BUILD/tests/t_cuda_$t" ]; then step 240 "t_cuda_$t" timeout "$patience" "$BUILD/tests/t_cuda_$t"
     else skip_step "t_cuda_$t" "$BUILD/tests/t_cuda_$t is not built"; fi
@@ -117,7 +117,7 @@ quantized() {
     local n=0
     for how in "cuda:0 32 512" "cuda:0,0 16 7" "cuda:0,0,0 64 33"; do
         read -r list page chunk <<<"$how"
-        timeout "$patience" "$RUN" -m "$TMP/q8.tess" --devices "$list" --prompt-ids "$prompt" -n 24 --temp 0 --ignore-eos --print-ids --kv int8 --page "$page" -ub "$chunk" \
+        timeout "$patience" "$RUN" -m "$TMP/q8.tess" --devices "$list" --prompt-ids "$prompt" -n 24 --temp 0 --ignore-eos --print-ids --kv int8 --compute exact --page "$page" -ub "$chunk" \
             --logits "$TMP/q.$n.npy" >/dev/null || return 1
         cmp "$TMP/q.0.npy" "$TMP/q.$n.npy" || return 1
         n=$((n + 1))

@@ -59,7 +59,7 @@ static const cli_option options[] = {
     {"--kv -ctk --kv-cache-dtype", O_KV, "TYPE", "KV cache: f32, f16, int8 (auto: f16)"},
     {"--page", O_PAGE, "N", "tokens in a page of the KV cache: 16, 32, 64 (32)"},
     {"-ub --ubatch-size", O_CHUNK, "N", "tokens of the prompt that are computed at once (512)"},
-    {"--compute", O_COMPUTE, "HOW", "auto, exact, f32"},
+    {"--compute", O_COMPUTE, "HOW", "auto, exact (the same bits for any cut, company and ranks), f32"},
     {"--no-verify", O_NO_VERIFY, NULL, "do not check the hashes of the weights while loading"},
     {"--verify --check-tensors", O_VERIFY, NULL, "check them (default)"},
 

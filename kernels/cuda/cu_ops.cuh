@@ -11,6 +11,7 @@
 
 int cu_quant(const op_quant_args *a, void *stream);
 int cu_linear(const op_linear_args *a, void *stream);
+int cu_gemm(const op_gemm_args *a, void *stream);
 int cu_embed(const op_embed_args *a, void *stream);
 int cu_norm(const op_norm_args *a, void *stream);
 int cu_head_sums(const op_head_sums_args *a, void *stream);
@@ -32,6 +33,7 @@ int cu_gate(const op_switch_args *a, void *stream);
 /* Loads the kernels of an operation onto the selected device. */
 int cu_quant_load(void);
 int cu_linear_load(void);
+int cu_gemm_load(void);
 int cu_embed_load(void);
 int cu_norm_load(void);
 int cu_head_sums_load(void);

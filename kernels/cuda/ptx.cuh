@@ -67,6 +67,20 @@ __device__ __forceinline__ uint32_t h2_of(float lo, float hi)
 #endif
     return d;
 }
+/* The same of bf16. */
+__device__ __forceinline__ uint32_t bf2_of(float lo, float hi)
+{
+#if __CUDA_ARCH__ >= 800
+    uint32_t d;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
+    return d;
+#else
+    uint32_t l = __float_as_uint(lo), h = __float_as_uint(hi);
+    l = lo != lo ? 0x7fff : (l + 0x7fff + (l >> 16 & 1)) >> 16;
+    h = hi != hi ? 0x7fff : (h + 0x7fff + (h >> 16 & 1)) >> 16;
+    return l | h << 16;
+#endif
+}
 __device__ __forceinline__ float h_value(uint16_t h)
 {
     float f;
@@ -195,6 +209,11 @@ __device__ __forceinline__ void mma_f16(float (&d)[4], const uint32_t (&a)[4], c
 }
 
 /* m16n8k16, bf16 in, f32 sums */
+#if __CUDA_ARCH__ >= 800
+#define PTX_MMA_BF16 1
+#else
+#define PTX_MMA_BF16 0 /* by hand, too slow for a kernel that is there for its speed */
+#endif
 __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
 #if __CUDA_ARCH__ >= 800

@@ -243,6 +243,13 @@ CUEMU_FN uint32_t cuemu_half(float f)
     return sign | (a - 0x3f000000);
 }
 CUEMU_FN uint32_t h2_of(float lo, float hi) { return cuemu_half(lo) | cuemu_half(hi) << 16; }
+CUEMU_FN uint32_t cuemu_bf16(float f)
+{
+    uint32_t u;
+    __builtin_memcpy(&u, &f, sizeof u);
+    return f != f ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+}
+CUEMU_FN uint32_t bf2_of(float lo, float hi) { return cuemu_bf16(lo) | cuemu_bf16(hi) << 16; }
 CUEMU_FN uint32_t h2_sub(uint32_t a, uint32_t b)
 {
     return h2_of(h_value((uint16_t)a) - h_value((uint16_t)b), h_value((uint16_t)(a >> 16)) - h_value((uint16_t)(b >> 16)));
@@ -267,6 +274,7 @@ CUEMU_FN void cuemu_ldmatrix(void *r, const void *p, int count, bool trans, cons
 #define ldmatrix_x4_trans(r, p) cuemu_ldmatrix(r, p, 4, true, CUEMU_SITE)
 #define ldmatrix_x2_trans(r, p) cuemu_ldmatrix(r, p, 2, true, CUEMU_SITE)
 #define mma_f16(d, a, b) cuemu_mma(CUEMU_MMA_F16, d, a, b, CUEMU_SITE)
+#define PTX_MMA_BF16 1
 #define mma_bf16(d, a, b) cuemu_mma(CUEMU_MMA_BF16, d, a, b, CUEMU_SITE)
 #define mma_s8(d, a, b) cuemu_mma(CUEMU_MMA_S8, d, a, b, CUEMU_SITE)
 CUEMU_FN void cuemu_mma_from(int op, void *d, const void *a, const void *b, const void *c, const char *site)

@@ -16,6 +16,7 @@ enum { MOST_COPIES = 512 };
 
 typedef struct {
     op_linear_args a;
+    op_gemm_args g;
     op_weight w;
     op_run run;
     uint8_t *data;
@@ -28,6 +29,12 @@ static int linear_once(void *user, uint32_t turn, void *stream)
     linear_work *l = user;
     l->run.data = l->data + turn % l->copies * l->bytes;
     return op_cuda_get()->linear(&l->a, stream);
+}
+static int gemm_once(void *user, uint32_t turn, void *stream)
+{
+    linear_work *l = user;
+    l->run.data = l->data + turn % l->copies * l->bytes;
+    return op_cuda_get()->gemm(&l->g, stream);
 }
 
 /* y of n_tokens rows of groups; where the bound is memory that, else the peak of bf16, which exact int8 is compared with. */
@@ -48,9 +55,26 @@ static tess_status linear_of(gpu_bench *b, linear_work *l, uint32_t n_tokens, te
     return TESS_OK;
 }
 
+/* The same by tensor cores, as large prompts are computed; rounding and panels are part of it. */
+static tess_status gemm_of(gpu_bench *b, linear_work *l, uint32_t n_tokens, tess_error *err)
+{
+    char name[96];
+    double s;
+    void *x, *y, *scratch;
+    snprintf(name, sizeof name, "gemm %s %u x %u, %u tokens", dtype_get(l->w.dtype)->name, l->w.n_rows, l->w.n_k, n_tokens);
+    if (gpu_late(b, name)) return TESS_OK;
+    TRY(gpu_alloc(b, (size_t)l->w.n_k * n_tokens * sizeof(float), 5, &x, err));
+    TRY(gpu_alloc(b, (size_t)n_tokens * l->w.n_rows * sizeof(float), 0, &y, err));
+    TRY(gpu_alloc(b, op_cuda_gemm_scratch(&l->w, n_tokens), 0, &scratch, err));
+    l->g = (op_gemm_args){.w = &l->w, .x = x, .xs = l->w.n_k, .n_tokens = n_tokens, .y = y, .ys = l->w.n_rows, .scratch = scratch};
+    TRY(gpu_time(b, gemm_once, l, &s, err));
+    gpu_print(name, 2.0 * l->w.n_rows * l->w.n_k * n_tokens / s * 1e-12, "TFLOP/s", b->bf16 * 1e-12, "bf16 peak");
+    return TESS_OK;
+}
+
 tess_status part_linear(gpu_bench *b, tess_error *err)
 {
-    static const uint32_t types[] = {DT_Q8, DT_Q4}, tokens[] = {1, 4, 8, 64, 512, 2048}, few[] = {1, 5, 20};
+    static const uint32_t types[] = {DT_Q8, DT_Q4, DT_BF16}, tokens[] = {1, 4, 8, 64, 512, 2048}, few[] = {1, 5, 20};
     const uint32_t *n = b->dry ? few : tokens;
     const size_t n_n = b->dry ? ARRAY_LEN(few) : ARRAY_LEN(tokens);
     const uint32_t rows = b->dry ? 64 : 14336, k = b->dry ? 128 : 4096;
@@ -65,7 +89,8 @@ tess_status part_linear(gpu_bench *b, tess_error *err)
         l.copies = gpu_copies(b, l.bytes, 16);
         TRY(gpu_alloc(b, (size_t)(l.copies * l.bytes), 3, &p, err));
         l.data = p;
-        for (size_t i = 0; i < n_n; i++) TRY(linear_of(b, &l, n[i], err));
+        for (size_t i = 0; i < n_n && types[t] != DT_BF16; i++) TRY(linear_of(b, &l, n[i], err));
+        for (size_t i = n_n - 2; i < n_n && b->props.major >= 8; i++) TRY(gemm_of(b, &l, n[i], err));
         gpu_free_all(b);
     }
     return TESS_OK;
