@@ -82,12 +82,24 @@ avx2_tile avx2_tile_get(uint32_t dtype, uint32_t n_b, uint32_t n_t);
 /* The same shapes for K of int8 pages: [k / 4][8 lanes][4]; step is not used, and sums begin at 0. */
 avx2_tile avx2_tile_k8(uint32_t n_b, uint32_t n_t);
 void avx2_k8_to_f32(const uint8_t *block, uint32_t n_k, float *out); /* one block of 8 lanes to [n_k][8] */
+#ifdef ISA_AVX512
+/*
+ * The wide tile, for weights that were widened to floats beforehand because many tokens meet them: rows of WIDE floats, ws apart,
+ * by 1 to WIDE_T tokens.
+ *   acc[t * as + i] = chain over k of fma(w[k * ws + i], x[t * xs + k], .)   from 0, or what acc holds (`more`)
+ */
+enum { WIDE = 32, WIDE_T = 12 };
+typedef void (*avx512_wide)(const float *w, size_t ws, const float *x, size_t xs, size_t n_k, float *acc, size_t as, bool more);
+avx512_wide avx512_wide_get(uint32_t n_t);
+/* Steps [0, n_k) of four blocks of 8 lanes of a float dtype to rows of WIDE floats, n_k of them. step and ahead: as of the tile. */
+void avx512_widen(uint32_t dtype, const uint8_t *const *w, size_t step, size_t n_k, size_t ahead, float *out);
+#endif
 /* Row blocks of the tile for n_t tokens: as many accumulators as registers. */
 static inline uint32_t avx2_tile_blocks(uint32_t n_t) { return VB == 2 || n_t <= 3 ? 4 : 2; }
-/* The tiles that n tokens are cut into are as equal as can be: the size of tile number i of ceil(n / TILE_T). */
-static inline uint32_t avx2_tile_cut(uint32_t n, uint32_t i)
+/* The tiles of at most `most` tokens that n tokens are cut into are as equal as can be: the size of tile number i. */
+static inline uint32_t tile_cut(uint32_t n, uint32_t i, uint32_t most)
 {
-    uint32_t tiles = (n + TILE_T - 1) / TILE_T;
+    uint32_t tiles = (n + most - 1) / most;
     return n * (i + 1) / tiles - n * i / tiles;
 }
 
@@ -128,22 +140,28 @@ INLINE float lanes8_total(__m256 v)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-/* Sums of row block b for tokens [t0, t0 + n), `step` floats apart: stores the lanes that belong to the run. */
-INLINE void store_tokens(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t t0, uint32_t n, const float *acc,
-                         size_t step)
+/*
+ * Sums of row blocks [b, b + n_b), at most TILE_B, for tokens [t0, t0 + n): those of block j stand at acc[j], `step` floats from
+ * token to token. Stores the lanes that belong to the run. Tokens go first: the blocks of a token fill cache lines, which would be
+ * gone before the next block's turn, since tokens are often so far apart that their lines share few sets of a cache.
+ */
+INLINE void store_tokens(const op_linear_args *a, const run_share *s, uint64_t b, uint32_t n_b, uint32_t t0, uint32_t n,
+                         const float *const *acc, size_t step)
 {
-    uint32_t lane0, lane1, row;
-    block_rows(s, b, &lane0, &lane1, &row);
-    float *y = a->y + (a->sum_leaves ? 0 : s->leaf) * a->yl + t0 * a->ys + row;
-    const float *bias = a->bias ? a->bias + row : NULL;
-    for (uint32_t t = 0; t < n; t++, acc += step, y += a->ys) {
-        if (lane1 - lane0 == TILE_ROWS) {
-            __m256 v = _mm256_loadu_ps(acc);
-            _mm256_storeu_ps(y, bias ? _mm256_add_ps(v, _mm256_loadu_ps(bias)) : v);
-            continue;
+    uint32_t lane0[TILE_B], lane1[TILE_B], row[TILE_B];
+    for (uint32_t j = 0; j < n_b; j++) block_rows(s, b + j, &lane0[j], &lane1[j], &row[j]);
+    float *y = a->y + (a->sum_leaves ? 0 : s->leaf) * a->yl + t0 * a->ys;
+    for (uint32_t t = 0; t < n; t++, y += a->ys)
+        for (uint32_t j = 0; j < n_b; j++) {
+            const float *from = acc[j] + t * step, *bias = a->bias ? a->bias + row[j] : NULL;
+            float *to = y + row[j];
+            if (lane1[j] - lane0[j] == TILE_ROWS) {
+                __m256 v = _mm256_loadu_ps(from);
+                _mm256_storeu_ps(to, bias ? _mm256_add_ps(v, _mm256_loadu_ps(bias)) : v);
+                continue;
+            }
+            for (uint32_t i = 0; i < lane1[j] - lane0[j]; i++) to[i] = bias ? from[lane0[j] + i] + bias[i] : from[lane0[j] + i];
         }
-        for (uint32_t i = 0; i < lane1 - lane0; i++) y[i] = bias ? acc[lane0 + i] + bias[i] : acc[lane0 + i];
-    }
 }
 
 /*

@@ -132,7 +132,7 @@ static void tile_scores(attn_tile *x, const seen *c)
 {
     const op_kv *pg = &x->a->kv;
     uint32_t q0 = c->r0 * x->n_h, n_q = (c->r1 - c->r0) * x->n_h;
-    uint32_t n_b = avx2_tile_blocks(avx2_tile_cut(n_q, 0)), width = n_b * TILE_ROWS;
+    uint32_t n_b = avx2_tile_blocks(tile_cut(n_q, 0, TILE_T)), width = n_b * TILE_ROWS;
     bool widen = pg->dtype == DT_I8 && n_q > TILE_T && pg->k_dim <= WIDE_DIM;
     _Alignas(32) float wide[TILE_B][WIDE_DIM * 8];
     for (uint32_t p = c->lo / width * width; p < c->hi; p += width) {
@@ -141,7 +141,7 @@ static void tile_scores(attn_tile *x, const seen *c)
         size_t ahead = ahead_to(p + width < c->hi ? k_block(x, p + width) : v_row(x, c->lo), w[0]);
         if (widen) widen_blocks(x, w, n_b, ahead, wide), ahead = 0;
         for (uint32_t i = 0, done = 0; done < n_q; i++) {
-            uint32_t n_t = avx2_tile_cut(n_q, i);
+            uint32_t n_t = tile_cut(n_q, i, TILE_T);
             for (uint32_t b = 0; b < n_b; b += avx2_tile_blocks(n_t)) {
                 avx2_tile tile = score_tile(widen ? DT_F32 : pg->dtype, MIN(n_b, avx2_tile_blocks(n_t)), n_t);
                 tile(w + b, TILE_ROWS, x->q + q0 + done, pg->k_dim, &x->s[q0 + done][p - c->base + b * TILE_ROWS], ATTN_CHUNK,
@@ -294,7 +294,7 @@ static void value_run(attn_tile *x, const seen *c, uint32_t p, uint32_t end, con
     size_t ahead = next ? ahead_to(next, v) : 0;
     for (uint32_t b = 0; b < n_b; b++) w[b] = v + off[b] * kv_esize(pg);
     for (uint32_t i = 0, done = 0; done < n_q; i++) {
-        uint32_t n_t = avx2_tile_cut(n_q, i), step = avx2_tile_blocks(n_t), q = q0 + done;
+        uint32_t n_t = tile_cut(n_q, i, TILE_T), step = avx2_tile_blocks(n_t), q = q0 + done;
         avx2_tile tile = avx2_tile_get(pg->dtype, step, n_t);
         const float *prob[TILE_T];
         for (uint32_t t = 0; t < n_t; t++) prob[t] = &x->s[q + t][p - c->base];

@@ -8,9 +8,10 @@
  * and sums in 32 bits.
  *
  * Few tokens: a thread walks its row blocks as 4 (or 2) streams, as in avx2_linear.c; sums stay in registers.
- * Many tokens: the codes of half a q8 tile, or of half of two q4 tiles, stay in registers while up to T_BLOCK tokens pass, whose
- * groups of one number lie one after another; integer sums of the first half wait in a buffer, and so do the chains. With 16
- * lanes a tile is those of two row blocks, and twice as many registers hold all of it: there is no first half.
+ * Many tokens: the codes of half of two tiles (of half a q8 tile where there is no vpdpbusd) stay in registers while up to T_BLOCK
+ * tokens pass, whose groups of one number lie one after another; integer sums of the first half wait in a buffer, and so do the
+ * chains. With 16 lanes a tile is those of two row blocks, and twice as many registers hold all of it: there is no first half, and
+ * four tokens pass side by side, so that eight chains of products are under way where each would wait for itself.
  * Four row blocks follow on each other, so that the groups come from L1.
  * Without groups (compute f32) tiles are turned into floats and multiplied by avx2_tile.
  */
@@ -18,17 +19,20 @@
 
 enum { FEW = 4, T_BLOCK = 128, B_BLOCK = 4, PAIR = 2 * TILE_ROWS, AHEAD = 1536, F32_GROUPS = 12 };
 enum { LANES = VB * TILE_ROWS, FOURS = GROUP_K / 4, HELD = VB * FOURS / 2 }; /* HELD: fours of columns that stay in registers */
+enum { TOK = VB == 2 ? 4 : 1, X_ZERO = 128 }; /* TOK: tokens side by side */
 
 /*
  * What differs between instruction sets, for vectors of 8 lanes and of V's: a lane of u (unsigned bytes) times the same of s
  * (signed), added to acc. dot_q8 sums in 32 bits. dot_q4 may sum in 16 bits until dot_q4_end.
  */
 #ifdef ISA_VNNI
+enum { VNNI = 1 };
 #define DOTS(name, vec, mm, dpbusd) \
     INLINE vec name##_q8(vec acc, vec u, vec s) { return dpbusd(acc, u, s); } \
     INLINE vec name##_q4(vec acc, vec u, vec s) { return dpbusd(acc, u, s); } \
     INLINE vec name##_q4_end(vec acc) { return acc; }
 #else
+enum { VNNI = 0 };
 #define DOTS(name, vec, mm, dpbusd) \
     INLINE vec name##_q8(vec acc, vec u, vec s) \
     { \
@@ -56,10 +60,10 @@ DOTS(dot8, __m256i, _mm256, _mm256_dpbusd_avx_epi32)
 #endif
 
 INLINE __m256 load_f16x8(const uint8_t *p) { return _mm256_cvtph_ps(load128(p)); }
-INLINE int32_t four_at(const op_group *x, uint32_t j)
+INLINE int32_t four_at(const void *q, uint32_t j)
 {
     int32_t v;
-    memcpy(&v, x->q + 4 * j, 4);
+    memcpy(&v, (const uint8_t *)q + 4 * j, 4);
     return v;
 }
 INLINE void q4_pair(const uint8_t *tile, uint32_t j, __m256i *lo, __m256i *hi)
@@ -81,10 +85,10 @@ INLINE void dots_few(uint32_t dt, const uint8_t *tile, const op_group *x, uint32
         else q4_pair(tile, j, &w, &hi);
         UNROLL for (uint32_t t = 0; t < n_t; t++)
         {
-            if (dt == DT_Q8) dot[t] = dot8_q8(dot[t], hi, _mm256_sign_epi8(_mm256_set1_epi32(four_at(x + t, j)), w));
+            if (dt == DT_Q8) dot[t] = dot8_q8(dot[t], hi, _mm256_sign_epi8(_mm256_set1_epi32(four_at(x[t].q, j)), w));
             else {
-                dot[t] = dot8_q4(dot[t], w, _mm256_set1_epi32(four_at(x + t, 2 * j)));
-                dot[t] = dot8_q4(dot[t], hi, _mm256_set1_epi32(four_at(x + t, 2 * j + 1)));
+                dot[t] = dot8_q4(dot[t], w, _mm256_set1_epi32(four_at(x[t].q, 2 * j)));
+                dot[t] = dot8_q4(dot[t], hi, _mm256_set1_epi32(four_at(x[t].q, 2 * j + 1)));
             }
         }
     }
@@ -152,7 +156,7 @@ static void quant_few(const op_linear_args *a, run_share *s)
             x += n_groups * a->xqs;
             if (!leaf_done(a, l, sums[0], ARRAY_LEN(sums[0]), (size_t)n_b * n_t * TILE_ROWS)) continue;
             for (uint32_t j = 0; j < n_b && b[j] < s->b1; j++)
-                store_tokens(a, s, b[j], 0, n_t, sums[0] + j * n_t * TILE_ROWS, TILE_ROWS);
+                store_tokens(a, s, b[j], 1, 0, n_t, &(const float *){sums[0] + j * n_t * TILE_ROWS}, TILE_ROWS);
         }
     }
 }
@@ -174,6 +178,7 @@ INLINE void add_groups(float *acc, vi dot, vf d, const vf *m, const op_group *x)
     V(storeu_ps)(acc, m ? V(fmadd_ps)(*m, V(set1_ps)(x->s), s) : s);
 }
 
+#ifndef ISA_VNNI
 /* Fours of columns [from, from + HELD) of a q8 tile: |w| and signs take 8 registers, or 16. vpsignb costs as much as a product, an
  * exclusive or half of that: where w < 0, |w| * ~x = w * x - |w|, so a row's sum that starts from the |w| of its negative codes
  * is exact. ~x >= -128 and |w| <= 128, so a pair is at least -32768. */
@@ -200,12 +205,14 @@ INLINE q8_held q8_held_of(const uint8_t *const *tile, uint32_t from)
 INLINE vi q8_held_dot(const q8_held *h, const op_group *x, uint32_t from, vi dot)
 {
     UNROLL for (uint32_t j = 0; j < HELD; j++)
-        dot = dot_q8(dot, h->u[j], v_xor(V(set1_epi32)(four_at(x, from + j)), h->flip[j]));
+        dot = dot_q8(dot, h->u[j], v_xor(V(set1_epi32)(four_at(x->q, from + j)), h->flip[j]));
     return dot;
 }
 
-static void q8_many(const uint8_t *const *tile, const op_group *x, uint32_t n, float *acc)
+static void q8_many(const uint8_t *const *tile, const op_group *x, const uint8_t *q, uint32_t n, float *const sums[2])
 {
+    UNUSED(q);
+    float *acc = sums[0];
     vf d = scales_of(tile, 0);
     vi part[T_BLOCK];
     q8_held h = q8_held_of(tile, 0);
@@ -218,56 +225,110 @@ static void q8_many(const uint8_t *const *tile, const op_group *x, uint32_t n, f
         add_groups(acc, q8_held_dot(&h, x, FOURS - HELD, dot), d, NULL, x);
     }
 }
+#endif
 
-/* Codes of fours of columns [from, from + HELD), and their products with a token for two q4 tiles. The order is held by hand:
- * with a tree of sums, which the compiler would make, codes leave the registers. */
-INLINE void q4_held_of(const uint8_t *const *tile, uint32_t from, vi *u)
+/*
+ * Two tiles at once: an activation is broadcast for both, as loads were the limit. What is held takes 8 registers, or 16.
+ * q8 with vpdpbusd, whose sums have room: x + 128 is the unsigned side, so that nothing has to be done about signs of weights.
+ * (x + 128) * w = x * w + 128 * w, so a row's sum starts from -128 times its codes.
+ */
+INLINE void held_of(uint32_t dt, const uint8_t *const *tile, uint32_t from, vi *u)
 {
     UNROLL for (uint32_t j = 0; j < HELD; j += 2)
     {
         __m256i lo[VB], hi[VB];
-        UNROLL for (uint32_t b = 0; b < VB; b++) q4_pair(tile[b], (from + j) / 2, &lo[b], &hi[b]);
+        UNROLL for (uint32_t b = 0; b < VB; b++)
+        {
+            const uint8_t *q = tile[b] + 16 + 32 * (from + j);
+            if (dt == DT_Q8) lo[b] = load256(q), hi[b] = load256(q + 32);
+            else q4_pair(tile[b], (from + j) / 2, &lo[b], &hi[b]);
+        }
         u[j] = v_blocks(lo), u[j + 1] = v_blocks(hi);
     }
 }
-INLINE void q4_held_dots(vi u[2][HELD], const op_group *x, uint32_t from, vi dot[2])
+INLINE vi start_of(uint32_t dt, const uint8_t *const *tile)
+{
+    vi sum = V(set1_epi32)(0), u[HELD];
+    for (uint32_t from = 0; dt == DT_Q8 && from < FOURS; from += HELD) {
+        held_of(dt, tile, from, u);
+        UNROLL for (uint32_t j = 0; j < HELD; j++) sum = dot_q8(sum, V(set1_epi8)((char)X_ZERO), u[j]);
+    }
+    return V(sub_epi32)(V(set1_epi32)(0), sum);
+}
+/* n_t tokens. The order is held by hand: with a tree of sums, which the compiler would make, codes leave the registers. */
+INLINE void held_dots(uint32_t dt, uint32_t n_t, vi u[2][HELD], const uint8_t *q, size_t step, uint32_t from, vi dot[][2])
 {
     UNROLL for (uint32_t j = 0; j < HELD; j++)
-    {
-        vi x4 = V(set1_epi32)(four_at(x, from + j));
-        HOLD(x4);
-        UNROLL for (uint32_t b = 0; b < 2; b++)
+        UNROLL for (uint32_t t = 0; t < n_t; t++)
         {
-            dot[b] = dot_q4(dot[b], u[b][j], x4);
-            HOLD(dot[b]);
+            vi x4 = V(set1_epi32)(four_at(q + t * step, from + j));
+            HOLD(x4);
+            UNROLL for (uint32_t b = 0; b < 2; b++)
+            {
+                dot[t][b] = dt == DT_Q8 ? dot_q8(dot[t][b], x4, u[b][j]) : dot_q4(dot[t][b], u[b][j], x4);
+                HOLD(dot[t][b]);
+            }
         }
-    }
 }
 
-/* Two tiles at once: an activation is broadcast for both, as loads were the limit. What is held takes 8 registers, or 16. */
-static void q4_many(const uint8_t *const *tile, const op_group *x, uint32_t n, float *const acc[2])
-{
-    vi part[T_BLOCK][2], u[2][HELD];
+typedef struct {
+    vi u[2][HELD], start[2];
     vf d[2], m[2];
+} two_held;
+/* The last (or only) half of the columns for n_t tokens, and the ends of their sums. */
+INLINE void two_tokens(uint32_t dt, uint32_t n_t, two_held *h, vi part[][2], const op_group *x, const uint8_t *q, size_t step,
+                       float *a0, float *a1)
+{
+    vi dot[TOK][2];
+    UNROLL for (uint32_t t = 0; t < n_t; t++)
+        UNROLL for (uint32_t b = 0; b < 2; b++) dot[t][b] = HELD < FOURS ? part[t][b] : h->start[b];
+    held_dots(dt, n_t, h->u, q, step, FOURS - HELD, dot);
+    UNROLL for (uint32_t t = 0; t < n_t; t++)
+        UNROLL for (uint32_t b = 0; b < 2; b++)
+            add_groups((b ? a1 : a0) + t * LANES, dt == DT_Q4 ? dot_q4_end(dot[t][b]) : dot[t][b], h->d[b],
+                       dt == DT_Q4 ? &h->m[b] : NULL, x + t);
+}
+
+/* q: the codes of the groups x, `step` bytes from token to token. */
+INLINE void two_many(uint32_t dt, const uint8_t *const *tile, const op_group *x, const uint8_t *q, size_t step, uint32_t n,
+                     float *const acc[2])
+{
+    vi part[T_BLOCK][2];
+    two_held h;
     UNROLL for (uint32_t b = 0; b < 2; b++)
     {
-        d[b] = scales_of(tile + b * VB, 0), m[b] = scales_of(tile + b * VB, 16);
-        q4_held_of(tile + b * VB, 0, u[b]);
+        h.d[b] = h.m[b] = scales_of(tile + b * VB, 0), h.start[b] = start_of(dt, tile + b * VB);
+        if (dt == DT_Q4) h.m[b] = scales_of(tile + b * VB, 16);
+        held_of(dt, tile + b * VB, 0, h.u[b]);
     }
     if (HELD < FOURS) {
         for (uint32_t t = 0; t < n; t++) {
-            vi dot[2] = {V(set1_epi32)(0), V(set1_epi32)(0)};
-            q4_held_dots(u, x + t, 0, dot);
-            part[t][0] = dot[0], part[t][1] = dot[1];
+            vi dot[1][2] = {{h.start[0], h.start[1]}};
+            held_dots(dt, 1, h.u, q + t * step, step, 0, dot);
+            part[t][0] = dot[0][0], part[t][1] = dot[0][1];
         }
-        UNROLL for (uint32_t b = 0; b < 2; b++) q4_held_of(tile + b * VB, HELD, u[b]);
+        UNROLL for (uint32_t b = 0; b < 2; b++) held_of(dt, tile + b * VB, HELD, h.u[b]);
     }
-    for (uint32_t t = 0; t < n; t++) {
-        vi dot[2] = {V(set1_epi32)(0), V(set1_epi32)(0)};
-        if (HELD < FOURS) dot[0] = part[t][0], dot[1] = part[t][1];
-        q4_held_dots(u, x + t, FOURS - HELD, dot);
-        UNROLL for (uint32_t b = 0; b < 2; b++) add_groups(acc[b] + t * LANES, dot_q4_end(dot[b]), d[b], &m[b], x + t);
-    }
+    uint32_t t = 0;
+    float *a0 = acc[0], *a1 = acc[1];
+    for (; t + TOK <= n; t += TOK) two_tokens(dt, TOK, &h, part + t, x + t, q + t * step, step, a0 + t * LANES, a1 + t * LANES);
+    for (; t < n; t++) two_tokens(dt, 1, &h, part + t, x + t, q + t * step, step, a0 + t * LANES, a1 + t * LANES);
+}
+static void q4_many(const uint8_t *const *tile, const op_group *x, uint32_t n, float *const acc[2])
+{
+    two_many(DT_Q4, tile, x, (const uint8_t *)x->q, sizeof *x, n, acc);
+}
+#ifdef ISA_VNNI
+static void q8_many(const uint8_t *const *tile, const op_group *x, const uint8_t *q, uint32_t n, float *const acc[2])
+{
+    two_many(DT_Q8, tile, x, q, GROUP_K, n, acc);
+}
+#endif
+/* The codes of x plus X_ZERO, for q8_many of VNNI. */
+static void codes_from_zero(const op_group *x, uint32_t n, uint8_t *q)
+{
+    for (uint32_t t = 0; t < n; t++, x++, q += GROUP_K)
+        _mm256_store_si256((__m256i *)(void *)q, _mm256_xor_si256(load256(x->q), _mm256_set1_epi8((char)X_ZERO)));
 }
 
 INLINE void prefetch_tile(const uint8_t *tile, uint32_t bytes, size_t ahead)
@@ -282,11 +343,13 @@ static void quant_panel(const op_linear_args *a, const run_share *s, const op_gr
 {
     const op_run *r = s->run;
     const bool q8 = a->w->dtype == DT_Q8;
-    const uint32_t bytes = tile_bytes(a->w->dtype), step = q8 ? VB : 2 * VB;
+    const uint32_t bytes = tile_bytes(a->w->dtype), step = q8 && !VNNI ? VB : 2 * VB;
     const size_t each = (size_t)n * LANES;
     memset(acc, 0, ceil_div(n_b, step) * step * n * TILE_ROWS * sizeof *acc);
     const uint8_t *w = r->data + b * r->block_stride;
-    for (uint32_t k = 0; k < r->n_k; k += GROUP_K, w += bytes, x += a->xqs)
+    _Alignas(32) uint8_t codes[T_BLOCK * GROUP_K];
+    for (uint32_t k = 0; k < r->n_k; k += GROUP_K, w += bytes, x += a->xqs) {
+        if (q8 && VNNI) codes_from_zero(x, n, codes);
         for (uint32_t j = 0; j < n_b; j += step) {
             const uint8_t *tile[2 * VB];
             float *sums[2] = {acc + j / VB * each, acc + (j / VB + 1) * each};
@@ -294,9 +357,10 @@ static void quant_panel(const op_linear_args *a, const run_share *s, const op_gr
                 tile[i] = w + MIN(j + i, n_b - 1) * r->block_stride;
                 prefetch_tile(tile[i], bytes, 4 * bytes);
             }
-            if (q8) q8_many(tile, x, n, sums[0]);
+            if (q8) q8_many(tile, x, codes, n, sums);
             else q4_many(tile, x, n, sums);
         }
+    }
 }
 
 static void quant_many(const op_linear_args *a, run_share *s)
@@ -311,8 +375,9 @@ static void quant_many(const op_linear_args *a, run_share *s)
                 quant_panel(a, s, x, b, n_b, n, sums[leaf_place(a, l)]);
                 x += ceil_div(s->run->n_k, GROUP_K) * a->xqs;
                 if (!leaf_done(a, l, sums[0], ARRAY_LEN(sums[0]), (size_t)ceil_div(n_b, VB) * n * LANES)) continue;
-                for (uint32_t j = 0; j < n_b; j++)
-                    store_tokens(a, s, b + j, t0, n, sums[0] + (size_t)(j / VB) * n * LANES + j % VB * TILE_ROWS, LANES);
+                const float *from[B_BLOCK];
+                for (uint32_t j = 0; j < B_BLOCK; j++) from[j] = sums[0] + (size_t)(j / VB) * n * LANES + j % VB * TILE_ROWS;
+                store_tokens(a, s, b, n_b, t0, n, from, LANES);
             }
         }
 }
@@ -353,7 +418,7 @@ static void f32_pair(const op_linear_args *a, const run_share *s, uint64_t b, ui
         tiles_to_f32(a->w->dtype, tile, n_g, w[0]);
         if (two) tiles_to_f32(a->w->dtype, tile + r->block_stride, n_g, w[1]);
         for (uint32_t i = 0, done = 0; done < n; i++) {
-            uint32_t n_t = avx2_tile_cut(n, i);
+            uint32_t n_t = tile_cut(n, i, TILE_T);
             const float *x[TILE_T];
             for (uint32_t t = 0; t < n_t; t++) x[t] = a->x + (t0 + done + t) * a->xs + r->k0 + k;
             avx2_tile_get(DT_F32, 2, n_t)(wp, TILE_ROWS, x, n_k, acc + done * PAIR, PAIR, k > 0, 0);
@@ -373,7 +438,8 @@ static void quant_f32(const op_linear_args *a, run_share *s)
                 run_leaf(s, l);
                 f32_pair(a, s, b, t0, n, sums[leaf_place(a, l)]);
                 if (!leaf_done(a, l, sums[0], ARRAY_LEN(sums[0]), (size_t)n * PAIR)) continue;
-                for (uint32_t j = 0; j < 2 && b + j < s->b1; j++) store_tokens(a, s, b + j, t0, n, sums[0] + j * TILE_ROWS, PAIR);
+                const float *from[2] = {sums[0], sums[0] + TILE_ROWS};
+                store_tokens(a, s, b, (uint32_t)MIN(2, s->b1 - b), t0, n, from, PAIR);
             }
         }
 }

@@ -1,3 +1,66 @@
-/* avx512_tile.c - weights times activations with vectors of 16 lanes; the source is that of AVX2, see avx2.h. */
+/*
+ * avx512_tile.c - weights times activations with vectors of 16 lanes; the source is that of AVX2, see avx2.h. And the wide tile.
+ *
+ * An instruction that widens a weight runs on the same two pipes as the products. In a tile of 4 blocks by 6 tokens there is one
+ * for every two products. The wide tile is for weights that were widened once for many tokens: it is 2 vectors by 12 tokens, whose
+ * 24 sums take 14 loads for 24 products.
+ */
 #define ISA_AVX512
 #include "avx2_tile.c"
+
+INLINE void wide_body(uint32_t n_t, const float *w, size_t ws, const float *x, size_t xs, size_t n_k, float *acc, size_t as,
+                      bool more)
+{
+    vf s[WIDE_T][2];
+    const float *q[WIDE_T / 3]; /* of every third token: addresses of the others are (q, xs, 4) and (q, xs, 8) */
+    UNROLL for (uint32_t i = 0; i < WIDE_T / 3; i++) q[i] = x + 3 * i * xs;
+    UNROLL for (uint32_t t = 0; t < n_t; t++)
+        UNROLL for (uint32_t v = 0; v < 2; v++) s[t][v] = more ? _mm512_loadu_ps(acc + t * as + v * 16) : _mm512_setzero_ps();
+    for (size_t k = 0; k < n_k; k++, w += ws) {
+        const vf w0 = _mm512_loadu_ps(w), w1 = _mm512_loadu_ps(w + 16);
+        UNROLL for (uint32_t t = 0; t < n_t; t++)
+        {
+            const vf x16 = _mm512_set1_ps(q[t / 3][t % 3 * xs]);
+            s[t][0] = _mm512_fmadd_ps(w0, x16, s[t][0]);
+            s[t][1] = _mm512_fmadd_ps(w1, x16, s[t][1]);
+        }
+        UNROLL for (uint32_t i = 0; i < WIDE_T / 3; i++) q[i]++;
+    }
+    UNROLL for (uint32_t t = 0; t < n_t; t++)
+        UNROLL for (uint32_t v = 0; v < 2; v++) _mm512_storeu_ps(acc + t * as + v * 16, s[t][v]);
+}
+
+#define WIDE_FN(n_t) \
+    static void wide_##n_t(const float *w, size_t ws, const float *x, size_t xs, size_t n_k, float *acc, size_t as, bool more) \
+    { \
+        wide_body(n_t, w, ws, x, xs, n_k, acc, as, more); \
+    }
+WIDE_FN(1) WIDE_FN(2) WIDE_FN(3) WIDE_FN(4) WIDE_FN(5) WIDE_FN(6)
+WIDE_FN(7) WIDE_FN(8) WIDE_FN(9) WIDE_FN(10) WIDE_FN(11) WIDE_FN(12)
+
+avx512_wide avx512_wide_get(uint32_t n_t)
+{
+    static const avx512_wide fns[WIDE_T] = {wide_1, wide_2, wide_3, wide_4,  wide_5,  wide_6,
+                                            wide_7, wide_8, wide_9, wide_10, wide_11, wide_12};
+    return fns[n_t - 1];
+}
+
+INLINE void widen_body(uint32_t dt, const uint8_t *const *w, size_t step, size_t n_k, size_t ahead, float *out)
+{
+    size_t bytes = step * (dt == DT_F32 ? 4 : dt == DT_I8 ? 1 : 2), off = 0;
+    const uint8_t *p[TILE_B] = {w[0], w[1], w[2], w[3]};
+    for (size_t k = 0; k < n_k; k++, off += bytes, out += WIDE) {
+        _mm_prefetch((const char *)((uintptr_t)p[k & 3] + ahead + off), _MM_HINT_T0); /* a cache line holds 2 or 4 steps */
+        if (dt == DT_F32) _mm_prefetch((const char *)((uintptr_t)p[~k & 3] + ahead + off), _MM_HINT_T0);
+        UNROLL for (uint32_t v = 0; v < 2; v++) _mm512_storeu_ps(out + v * 16, widen(dt, p + v * 2, off));
+    }
+}
+void avx512_widen(uint32_t dtype, const uint8_t *const *w, size_t step, size_t n_k, size_t ahead, float *out)
+{
+    switch (dtype) {
+    case DT_F32: widen_body(DT_F32, w, step, n_k, ahead, out); break;
+    case DT_F16: widen_body(DT_F16, w, step, n_k, ahead, out); break;
+    case DT_BF16: widen_body(DT_BF16, w, step, n_k, ahead, out); break;
+    default: widen_body(DT_I8, w, step, n_k, ahead, out); break;
+    }
+}

@@ -11,16 +11,23 @@
 #include <simde/x86/avx512/add.h>
 #include <simde/x86/avx512/and.h>
 #include <simde/x86/avx512/cast.h>
+#include <simde/x86/avx512/cmp.h>
 #include <simde/x86/avx512/dpbusd.h>
+#include <simde/x86/avx512/extract.h>
 #include <simde/x86/avx512/fmadd.h>
 #include <simde/x86/avx512/insert.h>
+#include <simde/x86/avx512/load.h>
 #include <simde/x86/avx512/loadu.h>
 #include <simde/x86/avx512/madd.h>
 #include <simde/x86/avx512/maddubs.h>
+#include <simde/x86/avx512/max.h>
+#include <simde/x86/avx512/mov.h>
 #include <simde/x86/avx512/mul.h>
 #include <simde/x86/avx512/set1.h>
 #include <simde/x86/avx512/slli.h>
+#include <simde/x86/avx512/store.h>
 #include <simde/x86/avx512/storeu.h>
+#include <simde/x86/avx512/sub.h>
 #include <simde/x86/avx512/xor.h>
 
 #define _mm256_dpbusd_avx_epi32 simde_mm256_dpbusd_epi32
@@ -59,16 +66,23 @@ static inline simde__m512i test_mm512_srai_epi32(simde__m512i v, int n)
     simde__m512i_private p = simde__m512i_to_private(v);
     return test_pair_int(_mm256_srai_epi32(p.m256i[0], n), _mm256_srai_epi32(p.m256i[1], n));
 }
+static inline __m256 test_mm512_extractf32x8_ps(simde__m512 v, int n)
+{
+    simde__m512_private p = simde__m512_to_private(v);
+    return p.m256[n];
+}
 #undef _mm512_madd_epi16
 #undef _mm512_srai_epi32
 #undef _mm512_cvtepi32_ps
 #undef _mm512_cvtph_ps
 #undef _mm512_cvtepu16_epi32
 #undef _mm512_cvtepi8_epi32
+#undef _mm512_extractf32x8_ps
 #define _mm512_madd_epi16 simde_mm512_madd_epi16
 #define _mm512_srai_epi32 test_mm512_srai_epi32
 #define _mm512_cvtepi32_ps test_mm512_cvtepi32_ps
 #define _mm512_cvtph_ps test_mm512_cvtph_ps
 #define _mm512_cvtepu16_epi32 test_mm512_cvtepu16_epi32
 #define _mm512_cvtepi8_epi32 test_mm512_cvtepi8_epi32
+#define _mm512_extractf32x8_ps test_mm512_extractf32x8_ps
 #endif
