@@ -91,8 +91,14 @@ void avx2_k8_to_f32(const uint8_t *block, uint32_t n_k, float *out); /* one bloc
 enum { WIDE = 32, WIDE_T = 12 };
 typedef void (*avx512_wide)(const float *w, size_t ws, const float *x, size_t xs, size_t n_k, float *acc, size_t as, bool more);
 avx512_wide avx512_wide_get(uint32_t n_t);
+/* The row tile, for V and few tokens: ROW elements of f32, f16 or int8 that lie together, at every step of k `step` elements on.
+ *   acc[t * as + i] = what it holds, then chain over k of fma(w[k * step + i], x[t][k], .) */
+enum { ROW = 64 };
+typedef void (*avx512_row)(const uint8_t *w, size_t step, const float *const *x, size_t n_k, float *acc, size_t as, size_t ahead);
+avx512_row avx512_row_get(uint32_t dtype, uint32_t n_t); /* n_t: 1..TILE_T */
 /* Steps [0, n_k) of four blocks of 8 lanes of a float dtype to rows of WIDE floats, n_k of them. step and ahead: as of the tile. */
 void avx512_widen(uint32_t dtype, const uint8_t *const *w, size_t step, size_t n_k, size_t ahead, float *out);
+void avx512_widen_k8(const uint8_t *const *w, size_t n_k, size_t ahead, float *out); /* the same of K of int8 pages */
 #endif
 /* Row blocks of the tile for n_t tokens: as many accumulators as registers. */
 static inline uint32_t avx2_tile_blocks(uint32_t n_t) { return VB == 2 || n_t <= 3 ? 4 : 2; }
@@ -207,6 +213,32 @@ INLINE __m256 exp8_low(__m256 x)
     __m256 y = _mm256_andnot_ps(_mm256_cmp_ps(x, set8(EXP_MIN), _CMP_LT_OQ), _mm256_castsi256_ps(bits));
     return _mm256_or_ps(y, _mm256_cmp_ps(x, x, _CMP_UNORD_Q)); /* all bits set are a NaN */
 }
+/* The same of a vector, and a vector's blocks of 8 lanes added to 8 sums, one after another. */
+#ifdef ISA_AVX512
+INLINE vf v_exp_low(vf x)
+{
+#define SET(f) _mm512_set1_ps(f)
+    vf t = _mm512_fmadd_ps(x, SET(EXP_LOG2E), SET(EXP_MAGIC)), n = _mm512_sub_ps(t, SET(EXP_MAGIC));
+    vf r = _mm512_fmadd_ps(n, SET(-EXP_LN2_LO), _mm512_fmadd_ps(n, SET(-EXP_LN2_HI), x));
+    vf p = _mm512_fmadd_ps(SET(EXP_C6), r, SET(EXP_C5));
+    p = _mm512_fmadd_ps(p, r, SET(EXP_C4));
+    p = _mm512_fmadd_ps(p, r, SET(EXP_C3));
+    p = _mm512_fmadd_ps(p, r, SET(EXP_C2));
+    p = _mm512_fmadd_ps(p, r, SET(1.0f));
+    p = _mm512_fmadd_ps(p, r, SET(1.0f));
+    vi bits = _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(t), 23));
+    bits = _mm512_maskz_mov_epi32(_mm512_cmp_ps_mask(x, SET(EXP_MIN), _CMP_NLT_UQ), bits);
+    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(bits, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_epi32(-1)));
+#undef SET
+}
+INLINE __m256 v_add_to8(__m256 sum, vf v)
+{
+    return _mm256_add_ps(_mm256_add_ps(sum, _mm512_castps512_ps256(v)), _mm512_extractf32x8_ps(v, 1));
+}
+#else
+INLINE vf v_exp_low(vf x) { return exp8_low(x); }
+INLINE __m256 v_add_to8(__m256 sum, vf v) { return _mm256_add_ps(sum, v); }
+#endif
 INLINE __m256 exp8(__m256 x)
 {
     __m256 y = _mm256_blendv_ps(exp8_low(x), set8(INFINITY), _mm256_cmp_ps(x, set8(EXP_MAX), _CMP_GT_OQ));

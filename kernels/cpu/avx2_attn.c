@@ -16,7 +16,9 @@
  */
 #include "avx2.h"
 
-enum { Q_MAX = 24, STRIPE = TILE_B * 8, SLICE = 4 * STRIPE, WIDE_DIM = 256 };
+enum { Q_MAX = 24, STRIPE = TILE_B * 8, SLICE = 4 * STRIPE, WIDE_DIM = 256, PAGE_MAX = 64 };
+enum { LANES = VB * 8 };
+enum { Q_STEP = WIDE_DIM + 16 }; /* so that copies of q do not share sets of a cache */
 
 typedef struct {
     const op_attn_args *a;
@@ -28,9 +30,12 @@ typedef struct {
     _Alignas(32) float max[Q_MAX], sum[Q_MAX]; /* M, L */
     _Alignas(32) float m[Q_MAX], l[Q_MAX];     /* of the chunk */
     _Alignas(32) float fa[Q_MAX], fb[Q_MAX];   /* factors of the old and the new part */
-    _Alignas(32) float ks[ATTN_CHUNK], vs[ATTN_CHUNK]; /* int8: scales of the chunk's seen positions */
+    _Alignas(64) float ks[ATTN_CHUNK], vs[ATTN_CHUNK]; /* int8: scales of the chunk's seen positions */
     float kept[Q_MAX][2 * KBIAS_PAIRS + 1];    /* kbias: factors of c and s of each pair, then what is the same everywhere */
-    _Alignas(32) float s[Q_MAX][ATTN_CHUNK];   /* scores, then probabilities; by position % ATTN_CHUNK */
+    _Alignas(64) float s[Q_MAX][ATTN_CHUNK];   /* scores, then probabilities; by position % ATTN_CHUNK */
+#ifdef ISA_AVX512
+    _Alignas(64) float own_q[Q_MAX * Q_STEP];  /* copies of q, where the wide tile takes them */
+#endif
 } attn_tile;
 
 /* What of a chunk is seen: by rows [r0, r1) of the tile, positions [lo, hi) by at least one of them. */
@@ -112,7 +117,21 @@ static void load_scales(attn_tile *x, const seen *c)
     }
 }
 
-/* int8 K blocks as floats, for so many queries that they are read several times. */
+/* Many queries read K and V several times, which are then widened to floats first: by AVX-512, or where int8 K would take as many
+ * instructions as the products. */
+static bool many_queries(const attn_tile *x, uint32_t n_q) { return n_q > TILE_T && x->a->kv.k_dim <= WIDE_DIM; }
+
+#ifdef ISA_AVX512
+/* Products of four blocks of K or V, widened, with queries [q, q + n_q): x of query q begins at xq, `xs` apart. */
+static void wide_products(const float *wide, const float *xq, size_t xs, uint32_t n_k, uint32_t n_q, float *acc, size_t as,
+                          bool more)
+{
+    for (uint32_t i = 0, done = 0, n_t; done < n_q; i++, done += n_t) {
+        n_t = tile_cut(n_q, i, WIDE_T);
+        avx512_wide_get(n_t)(wide, WIDE, xq + done * xs, xs, n_k, acc + done * as, as, more);
+    }
+}
+#else
 static void widen_blocks(const attn_tile *x, const uint8_t **w, uint32_t n_b, size_t ahead, float (*wide)[WIDE_DIM * 8])
 {
     uint32_t k_dim = x->a->kv.k_dim;
@@ -123,32 +142,50 @@ static void widen_blocks(const attn_tile *x, const uint8_t **w, uint32_t n_b, si
     }
 }
 
+#endif
+
 static avx2_tile score_tile(uint32_t dtype, uint32_t n_b, uint32_t n_t)
 {
     return dtype == DT_I8 ? avx2_tile_k8(n_b, n_t) : avx2_tile_get(dtype, n_b, n_t);
 }
 
-static void tile_scores(attn_tile *x, const seen *c)
+/* Scores of positions [p, p + width), whose K blocks are w[n_b]. */
+static void block_scores(attn_tile *x, const seen *c, uint32_t p, const uint8_t **w, uint32_t n_b, size_t ahead)
 {
     const op_kv *pg = &x->a->kv;
     uint32_t q0 = c->r0 * x->n_h, n_q = (c->r1 - c->r0) * x->n_h;
-    uint32_t n_b = avx2_tile_blocks(tile_cut(n_q, 0, TILE_T)), width = n_b * TILE_ROWS;
-    bool widen = pg->dtype == DT_I8 && n_q > TILE_T && pg->k_dim <= WIDE_DIM;
+#ifdef ISA_AVX512
+    _Alignas(64) float wide[WIDE_DIM * WIDE];
+    if (many_queries(x, n_q)) {
+        if (pg->dtype == DT_I8) avx512_widen_k8(w, pg->k_dim, ahead, wide);
+        else avx512_widen(pg->dtype, w, TILE_ROWS, pg->k_dim, ahead, wide);
+        wide_products(wide, x->own_q + q0 * Q_STEP, Q_STEP, pg->k_dim, n_q, &x->s[q0][p - c->base], ATTN_CHUNK, false);
+        return;
+    }
+    const bool widen = false;
+#else
+    const bool widen = pg->dtype == DT_I8 && many_queries(x, n_q);
     _Alignas(32) float wide[TILE_B][WIDE_DIM * 8];
+    if (widen) widen_blocks(x, w, n_b, ahead, wide), ahead = 0;
+#endif
+    for (uint32_t i = 0, done = 0; done < n_q; i++) {
+        uint32_t n_t = tile_cut(n_q, i, TILE_T);
+        for (uint32_t b = 0; b < n_b; b += avx2_tile_blocks(n_t)) {
+            avx2_tile tile = score_tile(widen ? DT_F32 : pg->dtype, MIN(n_b, avx2_tile_blocks(n_t)), n_t);
+            tile(w + b, TILE_ROWS, x->q + q0 + done, pg->k_dim, &x->s[q0 + done][p - c->base + b * TILE_ROWS], ATTN_CHUNK, false,
+                 done ? 0 : ahead);
+        }
+        done += n_t;
+    }
+}
+
+static void tile_scores(attn_tile *x, const seen *c)
+{
+    uint32_t n_b = avx2_tile_blocks(tile_cut((c->r1 - c->r0) * x->n_h, 0, TILE_T)), width = n_b * TILE_ROWS;
     for (uint32_t p = c->lo / width * width; p < c->hi; p += width) {
         const uint8_t *w[TILE_B];
         k_blocks(x, c, p, n_b, w);
-        size_t ahead = ahead_to(p + width < c->hi ? k_block(x, p + width) : v_row(x, c->lo), w[0]);
-        if (widen) widen_blocks(x, w, n_b, ahead, wide), ahead = 0;
-        for (uint32_t i = 0, done = 0; done < n_q; i++) {
-            uint32_t n_t = tile_cut(n_q, i, TILE_T);
-            for (uint32_t b = 0; b < n_b; b += avx2_tile_blocks(n_t)) {
-                avx2_tile tile = score_tile(widen ? DT_F32 : pg->dtype, MIN(n_b, avx2_tile_blocks(n_t)), n_t);
-                tile(w + b, TILE_ROWS, x->q + q0 + done, pg->k_dim, &x->s[q0 + done][p - c->base + b * TILE_ROWS], ATTN_CHUNK,
-                     false, done ? 0 : ahead);
-            }
-            done += n_t;
-        }
+        block_scores(x, c, p, w, n_b, ahead_to(p + width < c->hi ? k_block(x, p + width) : v_row(x, c->lo), w[0]));
     }
 }
 
@@ -206,50 +243,74 @@ static void tile_kbias(attn_tile *x, const seen *c)
 }
 
 /* ---- softmax ---- */
+#ifndef ISA_AVX512
 INLINE __m256 seen_lanes(uint32_t j, uint32_t lo, uint32_t hi) /* positions j .. j + 7 that lie in [lo, hi) */
 {
     __m256i at = _mm256_add_epi32(_mm256_set1_epi32((int)j), lane_index());
     __m256i below = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)lo), at), end = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)hi), at);
     return _mm256_castsi256_ps(_mm256_andnot_si256(below, end));
 }
-
-/* Scores as the softmax takes them, over the blocks of 8 that hold positions [lo, hi), and their maximum per lane. Lanes that
- * are not seen become -inf: no maximum, and exp makes 0 of them. full: soft cap and bias may be there. */
-INLINE __m256 final_scores(const attn_tile *x, float *s, uint32_t lo, uint32_t hi, bool int8, bool full, const float *bias, float own)
+#endif
+/* Lanes of V that are not seen become -inf: no maximum, and exp makes 0 of them. */
+INLINE vf only_seen(vf v, uint32_t j, uint32_t lo, uint32_t hi)
 {
-    const __m256 scale = set8(x->a->scale);
-    const float cap = x->a->softcap;
-    __m256 max = set8(-INFINITY);
-    for (uint32_t j = lo / 8 * 8; j < hi; j += 8) {
-        __m256 v = _mm256_load_ps(s + j);
-        if (int8) v = _mm256_mul_ps(v, _mm256_load_ps(x->ks + j));
-        v = _mm256_mul_ps(v, scale);
-        if (full) v = soft_cap8(v, cap);
-        if (full && bias) v = _mm256_add_ps(v, _mm256_sub_ps(_mm256_loadu_ps(bias + j), set8(own)));
-        if (j < lo || j + 8 > hi) v = _mm256_blendv_ps(set8(-INFINITY), v, seen_lanes(j, lo, hi));
-        _mm256_store_ps(s + j, v);
-        max = _mm256_max_ps(v, max); /* a NaN loses, as in ref.c */
+    if (j >= lo && j + LANES <= hi) return v;
+#ifdef ISA_AVX512
+    uint32_t from = lo > j ? lo - j : 0, to = hi > j ? MIN(hi - j, LANES) : 0;
+    uint32_t lanes = from < to ? (0xffffu << from) & (0xffffu >> (LANES - to)) : 0;
+    return _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), (__mmask16)lanes, v);
+#else
+    return _mm256_blendv_ps(set8(-INFINITY), v, seen_lanes(j, lo, hi));
+#endif
+}
+
+/* Scores as the softmax takes them, over the vectors that hold positions [lo, hi), and their maximum per lane. ready: they were
+ * scaled already. */
+INLINE vf final_scores(const attn_tile *x, float *s, uint32_t lo, uint32_t hi, bool int8, bool ready)
+{
+    const vf scale = V(set1_ps)(x->a->scale);
+    vf max = V(set1_ps)(-INFINITY);
+    for (uint32_t j = lo / LANES * LANES; j < hi; j += LANES) {
+        vf v = V(load_ps)(s + j);
+        if (int8) v = V(mul_ps)(v, V(load_ps)(x->ks + j));
+        if (!ready) v = V(mul_ps)(v, scale);
+        v = only_seen(v, j, lo, hi);
+        V(store_ps)(s + j, v);
+        max = V(max_ps)(v, max); /* a NaN loses, as in ref.c */
     }
     return max;
 }
 
+/* Scales, soft cap and bias, where there are any, in place. */
+static void cap_and_bias(const attn_tile *x, float *s, uint32_t lo, uint32_t hi, bool int8, const float *bias, float own)
+{
+    for (uint32_t j = lo / 8 * 8; j < hi; j += 8) {
+        __m256 v = _mm256_load_ps(s + j);
+        if (int8) v = _mm256_mul_ps(v, _mm256_load_ps(x->ks + j));
+        v = soft_cap8(_mm256_mul_ps(v, set8(x->a->scale)), x->a->softcap);
+        if (bias) v = _mm256_add_ps(v, _mm256_sub_ps(_mm256_loadu_ps(bias + j), set8(own)));
+        _mm256_store_ps(s + j, v);
+    }
+}
 /* Query i over positions [lo, hi) of the chunk at `base`, counted from its start. */
 static void query_softmax(attn_tile *x, uint32_t i, uint32_t base, uint32_t lo, uint32_t hi)
 {
     const float *bias = x->a->bias ? x->a->bias + (x->h0 + i % x->n_h) * x->a->bias_stride : NULL;
-    float *s = x->s[i], lanes[8], m = -INFINITY;
+    float *s = x->s[i], lanes[LANES], m = -INFINITY;
     bool int8 = x->a->kv.dtype == DT_I8, scale = int8 && !x->a->kbias; /* tile_kbias has applied the scale of K */
-    __m256 max, sum = _mm256_setzero_ps();
-    if (bias) max = final_scores(x, s, lo, hi, scale, true, bias + base, bias[row_pos(x, i / x->n_h)]);
-    else if (x->a->softcap > 0.0f) max = final_scores(x, s, lo, hi, scale, true, NULL, 0.0f);
-    else max = scale ? final_scores(x, s, lo, hi, true, false, NULL, 0.0f) : final_scores(x, s, lo, hi, false, false, NULL, 0.0f);
-    _mm256_storeu_ps(lanes, max);
-    for (int k = 0; k < 8; k++) m = lanes[k] > m ? lanes[k] : m;
-    const __m256 m8 = set8(m);
-    for (uint32_t j = lo / 8 * 8; j < hi; j += 8) {
-        __m256 p = exp8_low(_mm256_sub_ps(_mm256_load_ps(s + j), m8));
-        _mm256_store_ps(s + j, int8 ? _mm256_mul_ps(p, _mm256_load_ps(x->vs + j)) : p);
-        sum = _mm256_add_ps(sum, p); /* adding 0 changes nothing: the sum is never -0 */
+    __m256 sum = _mm256_setzero_ps();
+    vf max;
+    if (bias || x->a->softcap > 0.0f) {
+        cap_and_bias(x, s, lo, hi, scale, bias ? bias + base : NULL, bias ? bias[row_pos(x, i / x->n_h)] : 0.0f);
+        max = final_scores(x, s, lo, hi, false, true);
+    } else max = scale ? final_scores(x, s, lo, hi, true, false) : final_scores(x, s, lo, hi, false, false);
+    V(storeu_ps)(lanes, max);
+    for (uint32_t k = 0; k < LANES; k++) m = lanes[k] > m ? lanes[k] : m;
+    const vf all_m = V(set1_ps)(m);
+    for (uint32_t j = lo / LANES * LANES; j < hi; j += LANES) {
+        vf p = v_exp_low(V(sub_ps)(V(load_ps)(s + j), all_m));
+        V(store_ps)(s + j, int8 ? V(mul_ps)(p, V(load_ps)(x->vs + j)) : p);
+        sum = v_add_to8(sum, p); /* adding 0 changes nothing: the sum is never -0 */
     }
     x->m[i] = m;
     x->l[i] = lanes8_total(sum);
@@ -293,6 +354,21 @@ static void value_run(attn_tile *x, const seen *c, uint32_t p, uint32_t end, con
     const uint8_t *next = end < c->hi ? v_row(x, end) : next_chunk(x, c);
     size_t ahead = next ? ahead_to(next, v) : 0;
     for (uint32_t b = 0; b < n_b; b++) w[b] = v + off[b] * kv_esize(pg);
+#ifdef ISA_AVX512
+    for (uint32_t b = 0; n_q > TILE_T && b < n_b; b += TILE_B) {
+        _Alignas(64) float wide[PAGE_MAX * WIDE];
+        avx512_widen(pg->dtype, w + b, pg->v_dim, end - p, ahead, wide);
+        wide_products(wide, &x->s[q0][p - c->base], ATTN_CHUNK, end - p, n_q, &acc[q0][b * 8], SLICE, true);
+    }
+    if (n_q > TILE_T) return;
+    if (pg->v_dim % ROW == 0) { /* then blocks lie one after another, and are n_b of v_dim's as well as of whole rows */
+        const float *prob[TILE_T];
+        for (uint32_t t = 0; t < n_q; t++) prob[t] = &x->s[q0 + t][p - c->base];
+        for (uint32_t b = 0; b < n_b; b += ROW / 8)
+            avx512_row_get(pg->dtype, n_q)(w[b], pg->v_dim, prob, end - p, &acc[q0][b * 8], SLICE, ahead);
+        return;
+    }
+#endif
     for (uint32_t i = 0, done = 0; done < n_q; i++) {
         uint32_t n_t = tile_cut(n_q, i, TILE_T), step = avx2_tile_blocks(n_t), q = q0 + done;
         avx2_tile tile = avx2_tile_get(pg->dtype, step, n_t);
@@ -381,6 +457,9 @@ static void tile_open(attn_tile *x, const op_attn_args *a, uint32_t t0, uint32_t
         x->q[i] = a->q + t * a->qs + h * a->kv.k_dim;
         x->o[i] = a->out + t * a->os + h * a->kv.v_dim;
         x->first[i] = true;
+#ifdef ISA_AVX512
+        if (many_queries(x, n_rows * n_h)) memcpy(x->own_q + i * Q_STEP, x->q[i], a->kv.k_dim * sizeof(float));
+#endif
         if (a->kbias) kbias_factors(&a->kbias->head[g], x->q[i], a->kv.k_dim, x->kept[i]);
     }
 }

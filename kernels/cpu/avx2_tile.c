@@ -83,6 +83,12 @@ void avx2_k8_to_f32(const uint8_t *block, uint32_t n_k, float *out)
 }
 #endif
 
+INLINE vi codes_of(const uint8_t *const *p, size_t off)
+{
+    __m256i codes[VB];
+    UNROLL for (uint32_t b = 0; b < VB; b++) codes[b] = load256(p[b] + off);
+    return v_blocks(codes);
+}
 INLINE void tile_body_k8(uint32_t n_b, uint32_t n_t, const uint8_t *const *w, const float *const *x, size_t n_k, float *acc,
                          size_t as, size_t ahead)
 {
@@ -95,17 +101,18 @@ INLINE void tile_body_k8(uint32_t n_b, uint32_t n_t, const uint8_t *const *w, co
     UNROLL for (uint32_t i = 0; i < n_v * n_t; i++) s[i] = V(setzero_ps)();
     for (size_t k = 0, off = 0; k < n_k; k += 4, off += 32) {
         UNROLL for (uint32_t b = 0; b < n_b; b++) _mm_prefetch((const char *)((uintptr_t)p[b] + off + ahead), _MM_HINT_T0);
+        vi four[TILE_B];
+        UNROLL for (uint32_t v = 0; v < n_v; v++) four[v] = codes_of(p + v * VB, off);
         UNROLL for (int i = 0; i < 4; i++)
         {
             if (k + (size_t)i >= n_k) break;
             UNROLL for (uint32_t t = 0; t < n_t; t++) held[t] = V(set1_ps)(q[t][k + (size_t)i]);
             size_t at = off;
-            __asm__ volatile("" : "+r"(at)); /* the codes are loaded anew: kept for all four i, they would push sums out of registers */
+            /* 16 registers: codes are loaded anew, as sums would leave registers if they were kept for all four i */
+            if (VB == 1) __asm__ volatile("" : "+r"(at));
             UNROLL for (uint32_t v = 0; v < n_v; v++)
             {
-                __m256i codes[VB];
-                UNROLL for (uint32_t b = 0; b < VB; b++) codes[b] = load256(p[v * VB + b] + at);
-                vf ws = byte_of(v_blocks(codes), i);
+                vf ws = byte_of(VB == 1 ? codes_of(p + v * VB, at) : four[v], i);
                 UNROLL for (uint32_t t = 0; t < n_t; t++) s[v * n_t + t] = V(fmadd_ps)(ws, held[t], s[v * n_t + t]);
             }
         }
