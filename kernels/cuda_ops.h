@@ -32,6 +32,9 @@ typedef struct {
     void *scratch; bool x_ready;
 } op_gemm_args;
 
+
+typedef struct op_after op_after;   /* after_ops.h */
+typedef struct op_counts op_counts;
 typedef struct {
     int (*quant)(const op_quant_args *a, void *stream);
     int (*linear)(const op_linear_args *a, void *stream);
@@ -53,6 +56,15 @@ typedef struct {
     int (*mix)(const op_mix_args *a, void *stream);
     int (*gate)(const op_switch_args *a, void *stream);
     int (*gemm)(const op_gemm_args *a, void *stream);
+
+    /* Several operations in one launch, each with the bits that it has alone.
+     * rows: sum (or NULL), norm (of one group), quant (or NULL), each of the rows that the one before it writes; what one reads
+     * must not be what another one writes but for that. linears: n of the same x and xq on the same rows, each to a y of its own,
+     * then what `after` says (or NULL). attn_groups: attention, then its output as groups. Where the shapes do not allow
+     * one launch, they take several. */
+    int (*rows)(const op_reduce_args *sum, const op_norm_args *norm, const op_quant_args *quant, void *stream);
+    int (*linears)(const op_linear_args *a, uint32_t n, const op_after *after, void *stream);
+    int (*attn_groups)(const op_attn_args *a, const op_quant_args *quant, const op_counts *counts, void *stream);
 } op_cuda_table;
 
 const op_cuda_table *op_cuda_get(void); /* NULL: built without CUDA */

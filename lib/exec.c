@@ -505,7 +505,7 @@ static tess_status open_rank(exec *x, uint32_t r, tess_error *err)
     uint32_t n = pool_size(x->threads), ranks = m->shards.n_ranks;
     k->model = m;
     k->rank = r;
-    if (x->comm) k->stream = comm_stream(x->comm, r);
+    if (x->comm) k->stream = comm_stream(x->comm, r), k->cuda = m->cuda;
     k->first_thread = n * r / ranks;
     k->n_threads = n * (r + 1) / ranks - k->first_thread;
     k->gate = &x->gates[r];
@@ -548,6 +548,7 @@ tess_status exec_open(const tess_model *m, const kv_pool *kv_, comm *c, uint32_t
     if (st >= 0) st = program_body(&m->a, exact ? m->quant : NULL, &x->m, &x->body, err);
     if (st >= 0) st = program_head(&m->a, exact && m->head_quant, &x->m, &x->head, err);
     if (st >= 0 && !c) fuse_programs(x);
+    if (st >= 0 && c) program_join(&x->body, m->shards.n_ranks), program_join(&x->head, m->shards.n_ranks);
     for (uint32_t r = 0; st >= 0 && r < m->shards.n_ranks; r++) st = open_rank(x, r, err);
     if (st >= 0) x->logits_stride = x->rank[0].head.stride[W_LOGITS];
     if (st >= 0 && c) st = device_open(x, err);

@@ -11,6 +11,7 @@
  *   each group and sequence the addresses of its pages; with a K bias kept apart, for each kind of attention the addresses of
  *   the rope tables of each sequence, cs[n_seqs] and lanes[n_seqs]. Parts start at multiples of 16.
  */
+#include "after_ops.h"
 #include "best_ops.h"
 #include "device.h"
 #include "exec_priv.h"
@@ -30,6 +31,7 @@ struct exec_device {
     uint8_t *best;           /* pinned, those of all ranks one behind the other */
     size_t *out_off;         /* [slots of the body] place of a shared slot in a half of an outbox, bytes; NULL: none is needed */
     uint32_t turn;           /* barriers of all ranks so far */
+    bool counts_lost;        /* a launch failed: counts may not be 0 */
 };
 
 static tess_status no_memory(const exec *x, uint32_t r, const char *what, uint64_t bytes, int code, tess_error *err)
@@ -92,6 +94,21 @@ static tess_status plan_outboxes(exec *x, tess_error *err)
 /* Bytes of the records of so many leaves. */
 static size_t best_room(uint32_t leaves) { return (size_t)EXEC_HEAD_ROWS * leaves * best_bytes(BEST_MOST); }
 
+/* What the blocks of a launch count in (after_ops.h). */
+static tess_status open_counts(exec *x, uint32_t r, tess_error *err)
+{
+    rank_state *k = &x->rank[r];
+    const plan *b = &k->body;
+    const shard_rank *s = &x->model->shards.rank[r];
+    const uint32_t heads = s->q_head.hi - s->q_head.lo + 2 * (s->kv_head.hi - s->kv_head.lo);
+    void *p = NULL;
+    k->n_counts = after_counts(MAX(b->stride[W_FFN], b->stride[W_SHARED]), b->stride[W_HIDDEN], heads, MAX_LEAVES);
+    int code = device_alloc(&p, k->n_counts * sizeof *k->counts);
+    k->counts = p;
+    if (!code) code = device_fill(p, 0, k->n_counts * sizeof *k->counts, k->stream);
+    return code ? no_memory(x, r, "activations", k->n_counts * sizeof *k->counts, code, err) : TESS_OK;
+}
+
 static tess_status open_rank(exec *x, uint32_t r, tess_error *err)
 {
     rank_state *k = &x->rank[r];
@@ -111,7 +128,7 @@ static tess_status open_rank(exec *x, uint32_t r, tess_error *err)
     k->logits = q;
     d->rows = s;
     d->best = b;
-    return code ? no_memory(x, r, "activations", act + logits, code, err) : TESS_OK;
+    return code ? no_memory(x, r, "activations", act + logits, code, err) : open_counts(x, r, err);
 }
 
 /* Whether large prompts may be computed near the exact text, and whether bf16 tensor cores are there to do it. All ranks alike: a sum over
@@ -179,6 +196,7 @@ void device_close(exec *x)
         device_free(k->scratch);
         device_free(k->gemm);
         device_free(k->logits);
+        device_free(k->counts);
         device_free(g->rows);
         device_free(g->best);
         device_free(g->batch);
@@ -191,6 +209,7 @@ void device_close(exec *x)
             }
         k->act = k->scratch = k->logits = NULL;
         k->gemm = NULL;
+        k->counts = NULL;
     }
     if (d) {
         device_host_free(d->embed[0]);
@@ -388,6 +407,17 @@ static int first_code(const exec *x, uint32_t *rank)
     return 0;
 }
 
+/* c and what is joined to it; one by one where a linear operation among them is a large prompt's, which has launches of its own. */
+static void give_instr(const exec *x, rank_state *k, const prog_instr *c)
+{
+    bool joint = c->joined > 0;
+    for (uint32_t i = 0; i <= c->joined; i++)
+        if (c[i].op == PROG_LINEAR && exec_gemm(x, exec_linear(x, k, &c[i])->w.dtype)) joint = false;
+    if (joint) exec_joint(x, k, c);
+    else
+        for (uint32_t i = 0; i <= c->joined; i++) exec_instr(x, k, &c[i], 0, 1);
+}
+
 /* Gives all operations to the streams. Ends early after a failure, or when the run was cancelled. */
 static int give_program(exec *x, uint32_t *rank)
 {
@@ -399,9 +429,9 @@ static int give_program(exec *x, uint32_t *rank)
         for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
             rank_state *k = &x->rank[r];
             if (!k->code) k->code = comm_select(x->comm, r);
-            for (uint32_t i = from; !k->code && i < to; i++) {
+            for (uint32_t i = from; !k->code && i < to; i += 1u + p->code[i].joined) {
                 if (f) k->code = feed_enter(f, r, p->code[i].layer, k->stream);
-                if (!k->code) exec_instr(x, k, &p->code[i], 0, 1);
+                if (!k->code) give_instr(x, k, &p->code[i]);
             }
             if (f && !k->code && to == p->n_code) k->code = feed_leave(f, r, k->stream);
         }
@@ -428,6 +458,7 @@ static tess_status finish(exec *x, int code, uint32_t rank, tess_error *err)
     if (st >= 0) st = end;
     if (st >= 0) return TESS_OK;
     x->broken = lost;
+    x->device->counts_lost = true;
     return ERR(err, lost ? TESS_E_BROKEN : st, "%s; %s", first.text, lost ? "the context can only be closed" : "the sequences are as before, the step can be tried again");
 }
 
@@ -485,7 +516,9 @@ tess_status device_body(exec *x, tess_error *err)
         const rank_device *d = &x->device->rank[r];
         k->code = comm_select(x->comm, r);
         if (!k->code) k->code = device_copy(d->batch, d->stage, d->batch_bytes, k->stream);
+        if (!k->code && x->device->counts_lost) k->code = device_fill(k->counts, 0, k->n_counts * sizeof *k->counts, k->stream);
     }
+    x->device->counts_lost = false; /* or the run fails, and they are again */
     int code = first_code(x, &rank);
     if (x->model->feed) {
         int fed = feed_begin(x->model->feed, code ? &(uint32_t){0} : &rank);

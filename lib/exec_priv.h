@@ -24,11 +24,14 @@ typedef struct {
     const float *const *kbias_cs[ARCH_MAX_ATTN_KINDS], *const *kbias_lanes[ARCH_MAX_ATTN_KINDS]; /* of each sequence (ops.h) */
     /* Of a rank on a device (exec_device.c). */
     void *stream;      /* NULL: the rank is a team of CPU threads */
+    const op_cuda_table *cuda; /* the model's, but see exec_joint.c */
     int code;          /* first failure of an operation in this run */
     void *gemm;        /* scratch of large prompts, NULL: there are none here (exec_gemm) */
     const prog_instr *gemm_last; /* the last linear operation, if it went that way: what it made of x is still in the scratch */
     float *logits;     /* [EXEC_HEAD_ROWS][logits_stride], the rank's rows of the vocabulary */
     uint32_t logits_stride;
+    uint32_t *counts;  /* [n_counts], all 0 between launches (after_ops.h) */
+    uint32_t n_counts;
 } rank_state;
 
 typedef struct exec_device exec_device;
@@ -104,7 +107,7 @@ static inline bool exec_gemm(const exec *x, uint32_t dtype) { return x->gemm && 
 #define RUN(name, args)                                          \
     do {                                                         \
         if (!k->stream) x->model->ops->name(&(args), t, n);      \
-        else if (!k->code) k->code = x->model->cuda->name(&(args), k->stream); \
+        else if (!k->code) k->code = k->cuda->name(&(args), k->stream); \
     } while (0)
 
 /* exec_shares.c */
@@ -117,6 +120,8 @@ static inline uint32_t *shares_of(const exec *x, const rank_state *k, size_t ins
 /* exec.c */
 const model_linear *exec_linear(const exec *x, const rank_state *k, const prog_instr *c);
 void exec_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n);
+/* exec_joint.c: c and the c->joined instructions behind it, in one launch of the rank's device. */
+void exec_joint(const exec *x, rank_state *k, const prog_instr *c);
 /* exec_device.c: the ranks on devices. */
 tess_status device_open(exec *x, tess_error *err);
 void device_close(exec *x);

@@ -15,6 +15,11 @@
  * down. Several ranks wait once more before each sum of their partials (every thread could add all columns of all leaves itself,
  * but they are many, and other cores made them); post-norm blocks wait once for each such norm; experts keep the barriers of
  * their own operations. Who computes what never changes a bit of it, so fused equals unfused.
+ *
+ * On a device a launch is dear where a barrier is on the CPU, and memory is shared anyway. There program_join puts together what
+ * follows each other, for exec_joint.c to launch as one: linear operations of one input with what works on their outputs head by head
+ * or column by column; the sum over leaves with its residual, the norm behind it and its groups (with one rank behind the linear
+ * operation, with several behind the barrier); attention with the groups of its output.
  */
 #include "pool.h"
 #include "program.h"
@@ -122,4 +127,63 @@ void fuse_columns(const arch *a, const shard_rank *s, uint32_t thread, uint32_t 
     own[W_Q] = part_of(lo, hi, 0, q, a->head_dim);
     own[W_K] = part_of(lo, hi, q, n_kv, a->head_dim);
     own[W_V] = part_of(lo, hi, q + n_kv, n_kv, a->v_head_dim);
+}
+
+/* ---- devices ---- */
+
+/* Instruction i when it is there, of this kind, and reads `slot`; else NULL. */
+static const prog_instr *reads(const prog_instr *i, const prog_instr *end, uint8_t op, uint16_t slot)
+{
+    return i < end && i->op == op && i->in[0] == slot ? i : NULL;
+}
+
+/* Norms of the hidden state and the groups of one, as far as they are there; `slot` is what is normed. */
+static const prog_instr *norm_and_groups(const program *p, const prog_instr *i, const prog_instr *end, uint16_t slot)
+{
+    if (!reads(i, end, PROG_NORM, slot) || p->slots[i->out].width != W_HIDDEN) return i;
+    const prog_instr *q = reads(i + 1, end, PROG_QUANT, i->out);
+    return q && q->in[2] == NO_SLOT ? q + 1 : i + 1;
+}
+
+/* Linear operations from c on that read the same; what other ranks read stays alone. */
+static uint32_t linears_from(const program *p, const prog_instr *c, const prog_instr *end)
+{
+    uint32_t n = 0;
+    while (n < 3 && c + n < end && c[n].op == PROG_LINEAR && c[n].in[0] == c->in[0] && c[n].in[1] == c->in[1] && !p->slots[c[n].out].shared) n++;
+    return MAX(n, 1u);
+}
+
+/* Behind n linear operations from c on: what works on their outputs, part by part. */
+static const prog_instr *follow(const program *p, const prog_instr *c, uint32_t n, const prog_instr *end, uint32_t n_ranks)
+{
+    const prog_instr *i = c + n;
+    if (n == 1 && n_ranks == 1 && p->slots[c->out].shared && reads(i, end, PROG_REDUCE, c->out)) return norm_and_groups(p, i + 1, end, i->out);
+    if (n < 3 && reads(i, end, PROG_ACT, c->out) && (n == 1 ? i->in[1] == NO_SLOT : i->in[1] == c[1].out)) {
+        const prog_instr *q = reads(i + 1, end, PROG_QUANT, i->out);
+        return q && q->in[2] == NO_SLOT ? q + 1 : i + 1;
+    }
+    if (n < 3) return i;
+    while (i < end && (i->op == PROG_NORM || i->op == PROG_ROPE) && (i->out == c[0].out || i->out == c[1].out)) i++;
+    return i < end && i->op == PROG_KV_WRITE && i->in[0] == c[1].out && i->in[1] == c[2].out ? i + 1 : c + n;
+}
+
+static const prog_instr *group_end(const program *p, const prog_instr *c, const prog_instr *end, uint32_t n_ranks)
+{
+    const prog_instr *q;
+    switch (c->op) {
+    case PROG_REDUCE: return norm_and_groups(p, c + 1, end, c->out);
+    case PROG_NORM: return MAX(norm_and_groups(p, c, end, c->in[0]), c + 1);
+    case PROG_LINEAR: return follow(p, c, linears_from(p, c, end), end, n_ranks);
+    case PROG_ATTN:
+        q = reads(c + 1, end, PROG_QUANT, c->out);
+        return q && q->in[2] == NO_SLOT ? q + 1 : c + 1;
+    default: return c + 1;
+    }
+}
+
+void program_join(program *p, uint32_t n_ranks)
+{
+    p->stops = n_ranks == 1;
+    for (size_t i = 0; i < p->n_code; i += 1u + p->code[i].joined)
+        p->code[i].joined = (uint8_t)(group_end(p, &p->code[i], p->code + p->n_code, n_ranks) - &p->code[i] - 1);
 }

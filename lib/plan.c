@@ -9,10 +9,27 @@
  * (in place, or by reuse of memory) what was read or written, since the last barrier. Reuse is made safe by letting a slot's
  * memory go only to instructions behind a barrier: a slot counts as living up to the barrier that follows its last reader.
  *
+ * Instructions that a device does in one launch count as one: each slot of theirs lives through all of them.
+ *
  * A fused program (fuse.c) has two sets of barriers, for many rows and for few, and memory serves both. With few rows no thread
  * waits for what only it reads and writes; slots that every thread makes for itself lie in its own memory, of another plan.
  */
 #include "program.h"
+
+/* What goes in one launch (program_join) has all its inputs and outputs at the same time. */
+static void widen(program *p)
+{
+    for (uint32_t i = 0; i < p->n_code; i += 1u + p->code[i].joined)
+        for (uint32_t j = 0; j <= p->code[i].joined; j++) {
+            const prog_instr *c = &p->code[i + j];
+            const uint16_t slot[] = {c->in[0], c->in[1], c->in[2], c->out};
+            for (size_t k = 0; k < ARRAY_LEN(slot); k++) {
+                if (slot[k] == NO_SLOT) continue;
+                p->slots[slot[k]].first = MIN(p->slots[slot[k]].first, i);
+                p->slots[slot[k]].last = MAX(p->slots[slot[k]].last, i + p->code[i].joined);
+            }
+        }
+}
 
 static void lifetimes(program *p)
 {
@@ -27,6 +44,7 @@ static void lifetimes(program *p)
         }
     }
     if (p->in_slot != NO_SLOT) p->slots[p->in_slot].first = 0;
+    widen(p);
     p->slots[p->out_slot].last = (uint32_t)p->n_code;
 }
 
@@ -65,11 +83,14 @@ static uint16_t reads_ranks(const program *p, const prog_instr *c)
 
 static void barriers(program *p)
 {
-    uint32_t from = 0, from_all = 0;
+    uint32_t from = 0, from_all = 0, joined = 0; /* joined: end of the group of program_join */
     for (uint32_t i = 0; i < p->n_code; i++) {
         prog_instr *c = &p->code[i];
         uint16_t s = reads_ranks(p, c);
         c->sync = s != NO_SLOT && p->slots[s].first >= from_all ? 2 : depends(p, c, from, i, false) ? 1 : 0;
+        if (c->sync == 2 && i < joined) c->sync = 1; /* one rank, in one launch with what it reads */
+        if (p->stops && c->op == PROG_ATTN) c->sync = 2;
+        joined = MAX(joined, i + 1 + c->joined);
         if (c->sync) from = i;
         if (c->sync == 2) from_all = i;
     }

@@ -35,6 +35,7 @@ typedef struct {
     uint8_t sync;       /* barrier before it: 0 none, 1 the rank's team, 2 all ranks; set by plan_make */
     uint8_t sync_few;   /* the same when the rows are few; see fuse.c */
     uint8_t how, cut;   /* HOW_*, CUT_*: with few rows */
+    uint8_t joined;     /* instructions behind it that a device does in the same launch; they begin no group of their own */
     uint8_t in_place;   /* out is in[0] */
     uint8_t scaled;     /* reduce: times the model's residual_scale */
     uint16_t layer;
@@ -53,6 +54,7 @@ typedef struct {
     uint16_t groups_of, groups; /* while building: the slot quantized last, and its groups */
     uint32_t n_ranks;           /* by program_fuse */
     bool fused;                 /* program_fuse was here: few rows go the ways of fuse.c */
+    bool stops;                 /* program_join was, for one rank: a run can be stopped before each attention */
     bool failed;
 } program;
 
@@ -67,6 +69,9 @@ enum { HOW_SHARE = 0, HOW_EACH, HOW_OWN };
 enum { CUT_HIDDEN = 0, CUT_HEADS, CUT_FFN, CUT_SHARED, CUT_COUNT };
 /* Before plan_make. n_threads: of each rank. */
 void program_fuse(program *p, const arch *a, const shard_plan *s, const uint32_t *n_threads);
+/* The other way, of devices: sets `joined`. Before plan_make, and not of a program that program_fuse saw. What is joined to the end of a
+ * layer may be of the next one, but then reads no weights of it other than norms, which never come and go (feed.h). */
+void program_join(program *p, uint32_t n_ranks);
 /* Columns of each width that a thread computes in OWN instructions; of a slot of groups the columns that they stand for. */
 void fuse_columns(const arch *a, const shard_rank *s, uint32_t thread, uint32_t n_threads, shard_range own[W_COUNT]);
 

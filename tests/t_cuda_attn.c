@@ -5,6 +5,7 @@
  * no row's window reaches are gone, and their entries in the tables are NULL. Every second world of int8 pages keeps a K bias
  * apart: pairs, a flat part, both or nothing of each head.
  */
+#include "after_ops.h"
 #include "cuda_kit.h"
 #include "ops_kbias.h"
 
@@ -423,9 +424,70 @@ static void many_chunks(void **state)
     long_case(DT_F16, true);
 }
 
+/* ---- the output as groups, in the same launch ---- */
+/* One row of each sequence; leaves are whole heads. Out has the bits that it has alone, groups are those of it. */
+static void groups_case(uint32_t dtype, uint32_t k_dim, uint32_t v_dim, uint32_t max_len, bool mma)
+{
+    world w;
+    uint32_t kv_heads = between(1, 3), group = between(1, 10), heads = kv_heads * group, pos[MAX_ROWS], seq[MAX_ROWS], leaf[8], leaves = 0, groups = 0;
+    world_open(&w, dtype, 32, kv_heads, k_dim, v_dim, max_len);
+    world_tables(&w);
+    world_write(&w, false);
+    op_attn_args a = {.kv = w.kv, .b = {last_rows(&w, 1, pos, seq), NULL, NULL, w.dev_tables}, .group = group, .n_heads = heads, .fast = mma,
+                      .single = mma, .kbias = w.bias ? &w.dev_bias : NULL, .scale = 1.0f / sqrtf((float)k_dim)};
+    const uint32_t n = a.b.n_tokens;
+    for (uint32_t left = heads; left > 0; leaves++, left -= leaf[leaves - 1] / v_dim) {
+        leaf[leaves] = (leaves == 7 ? left : between(1, left)) * v_dim;
+        groups += (leaf[leaves] + GROUP_K - 1) / GROUP_K;
+    }
+    a.b.pos = DEV_COPY(pos, n), a.b.seq = DEV_COPY(seq, n);
+    a.qs = (size_t)heads * k_dim + rnd(4), a.os = (size_t)heads * v_dim + rnd(4);
+    const size_t n_out = a.os * n, words = (size_t)groups * n * sizeof(op_group) / sizeof(float);
+    float *q = reals(a.qs * n), *alone = guarded(n_out), *out = guarded(n_out), *want = guarded(words), *got = guarded(words);
+    for (uint32_t s = 0; s < n; s++) a.max_pos = MAX(a.max_pos, pos[s] + 1);
+    a.q = DEV_COPY(q, a.qs * n);
+    a.scratch_floats = op_cuda_attn_scratch(n, heads, v_dim, a.max_pos);
+    float *room = guarded(a.scratch_floats);
+    a.scratch = dev_guarded(room, a.scratch_floats);
+    a.out = dev_guarded(alone, n_out);
+    ON_DEVICE(attn, &a);
+    dev_fetch(alone, a.out, n_out);
+    a.out = dev_guarded(out, n_out);
+    uint32_t zero[256] = {0}, back[256];
+    const op_counts counts = {(uint32_t *)DEV_COPY(zero, ARRAY_LEN(zero)), ARRAY_LEN(zero)};
+    op_quant_args quant = {.x = alone, .xs = a.os, .n_tokens = n, .n_leaves = leaves, .leaf_k = leaf, .y = (op_group *)(void *)want};
+    op_table_ref.quant(&quant, 0, 1);
+    quant.x = a.out, quant.y = (op_group *)(void *)dev_guarded(got, words);
+    dev_ok(cuda->attn_groups(&a, &quant, &counts, stream), "attn_groups");
+    dev_ok(device_stream_sync(stream), "attn_groups");
+    dev_fetch(out, a.out, n_out);
+    dev_fetch(got, (const float *)(const void *)quant.y, words);
+    dev_move(back, counts.at, sizeof back, false);
+    check_equal("attn_groups", alone, out, n_out, n, (size_t)heads * v_dim, a.os);
+    for (size_t i = 0; i < words; i++)
+        if (as_bits(want[i]) != as_bits(got[i]))
+            fail_msg("type %u, %u of %u heads, %u leaves: word %zu of the groups of %u rows differs", dtype, v_dim, heads, leaves, i, n);
+    assert_memory_equal(zero, back, sizeof back);
+    release(alone), release(out), release(want), release(got), release(room);
+    free(q);
+    world_close(&w);
+}
+
+static void attn_groups_are_equal(void **state)
+{
+    (void)state;
+    static const uint32_t types[] = {DT_F32, DT_F16, DT_I8};
+    NEED_DEVICE();
+    for (uint32_t i = 0; i < 36; i++) {
+        const uint32_t dim = 8 * between(1, 16);
+        groups_case(types[i % 3], dim, i % 4 ? dim : 8 * between(1, 5), i % 2 ? 900 : 60, i % 6 > 2);
+    }
+    groups_case(DT_I8, 24, 13, 60, false);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(kv_write_is_equal), cmocka_unit_test(attn_is_equal),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kv_write_is_equal), cmocka_unit_test(attn_groups_are_equal), cmocka_unit_test(attn_is_equal),
                                        cmocka_unit_test(fast_is_right), cmocka_unit_test(many_chunks)};
     RUN_CUDA_TESTS(tests);
 }

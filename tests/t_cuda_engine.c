@@ -125,6 +125,46 @@ static void company_changes_nothing(void **state)
     }
 }
 
+/* ---- launches ---- */
+
+/* Launches of a step of one row of a llama of q8, after some others. */
+static uint64_t launches_of_a_step(uint32_t layers, const char *devices)
+{
+    char file[280];
+    model_kit x;
+    tess_model *m;
+    tess_ctx *c;
+    tess_seq s;
+    tess_event ev[16];
+    tess_error e;
+    size_t n;
+    model_kit_init(&x);
+    x.a.n_layers = layers;
+    x.dtype = DT_Q8;
+    snprintf(file, sizeof file, "%s.%u", path[0], layers);
+    if (!model_kit_write(&x, file, &e) || open_on(file, devices, NULL, &m, &e) < 0 || open_ctx(m, 1, 32, 0, &c, &e) < 0) fail_msg("%s", e.text);
+    unlink(file);
+    if (add_seq(c, 20, 1, &s, &e) < 0 || tess_step(c, ev, 16, &n, &e) < 0) fail_msg("%s", e.text);
+    uint64_t before = cuemu_launches();
+    assert_int_equal(tess_step(c, ev, 16, &n, &e), TESS_OK);
+    uint64_t launches = cuemu_launches() - before;
+    tess_ctx_close(c);
+    tess_model_close(m);
+    return launches;
+}
+
+/* q k v with rope and pages; attention with its groups; o with the residual, norm and groups; gate and up with the activation and its
+ * groups; down with the residual, norm and groups. Several ranks have sums, norms and groups in launches of their own, behind barriers. Each alone
+ * they were 20. */
+static void launches_of_a_layer(void **state)
+{
+    (void)state;
+    cuemu_reset(1);
+    assert_int_equal(launches_of_a_step(4, "cuda:0") - launches_of_a_step(2, "cuda:0"), 2 * 5);
+    assert_int_equal(launches_of_a_step(4, "cuda:0,0") - launches_of_a_step(2, "cuda:0,0"), 2 * 2 * 7);
+    no_reports();
+}
+
 /* ---- the machine is too small ---- */
 
 static void says_what_is_missing(void **state)
@@ -345,6 +385,7 @@ int main(void)
         cmocka_unit_test(near_the_cpu),
         cmocka_unit_test(any_devices),
         cmocka_unit_test(without_peer_access),
+        cmocka_unit_test(launches_of_a_layer),
         cmocka_unit_test(company_changes_nothing),
         cmocka_unit_test(says_what_is_missing),
         cmocka_unit_test(every_allocation_fails_once),

@@ -1,4 +1,5 @@
 /* t_cuda_ops.c - operations of a CUDA device, but attention and experts, against ref.c: the same bits, nothing written outside. */
+#include "after_ops.h"
 #include "cuda_kit.h"
 
 /* Buffers of one case: the output of ref, where the device's is fetched to, and the device's own. */
@@ -414,6 +415,329 @@ static void logits_clamp_gate_are_equal(void **state)
     }
 }
 
+/* ---- several in one launch ---- */
+/* Sum, norm and groups, with and without the first and the last, against the three of ref one after the other. */
+static void rows_are_equal(void **state)
+{
+    (void)state;
+    NEED_DEVICE();
+    for (uint32_t i = 0; i < 80; i++) {
+        uint32_t n = i < 40 ? i + 1 : between(1, i % 8 ? 600 : 2500), tokens = some_tokens(), leaves = i % 8 + 1,
+                 groups = (n + GROUP_K - 1) / GROUP_K;
+        size_t xs = n + rnd(4), ys = n + rnd(4), total = xs * tokens, words = (size_t)groups * tokens * sizeof(op_group) / sizeof(float);
+        float *in[10], *w = reals(n), *b = reals(n);
+        const float *dev[8];
+        for (int l = 0; l < 10; l++) in[l] = reals(total);
+        for (uint32_t l = 0; l < leaves; l++) dev[l] = DEV_COPY(in[l], total);
+        if (i % 9 == 0) in[9][rnd((uint32_t)total)] = NAN;
+        bool sums = i % 4 != 0, quant = i % 3 != 0;
+        output s = output_make(total), y = output_make(ys * tokens), g = output_make(words);
+        op_reduce_args ra = {.parts = (const float *const *)in, .n_leaves = leaves, .ps = xs, .bias = i & 1 ? in[8] : NULL,
+                             .residual = i & 2 ? in[9] : NULL, .rs = xs, .scale = i & 4 ? 0.22f : 1.0f, .n_tokens = tokens, .n = n,
+                             .y = s.want, .ys = xs};
+        op_norm_args na = {.kind = i % 3, .x = sums ? s.want : in[9], .xs = xs, .n_tokens = tokens, .n = n, .groups = 1, .w = w,
+                           .b = rnd(2) ? b : NULL, .eps = 1e-5f, .y = y.want, .ys = ys};
+        op_quant_args qa = {.x = y.want, .xs = ys, .n_tokens = tokens, .n_leaves = 1, .leaf_k = &n, .y = (op_group *)(void *)g.want};
+        if (sums) op_table_ref.reduce(&ra, 0, 1);
+        op_table_ref.norm(&na, 0, 1);
+        if (quant) op_table_ref.quant(&qa, 0, 1);
+        ra.parts = dev, ra.bias = ra.bias ? DEV_COPY(in[8], n) : NULL, ra.residual = ra.residual ? DEV_COPY(in[9], total) : NULL;
+        ra.y = s.dev, na.x = sums ? s.dev : DEV_COPY(in[9], total), na.w = DEV_COPY(w, n), na.b = na.b ? DEV_COPY(b, n) : NULL;
+        na.y = y.dev, qa.x = y.dev, qa.y = (op_group *)(void *)g.dev;
+        dev_ok(cuda->rows(sums ? &ra : NULL, &na, quant ? &qa : NULL, stream), "rows");
+        dev_ok(device_stream_sync(stream), "rows");
+        output_check(&s, "rows: sum", sums ? tokens : 0, n, xs);
+        output_check(&y, "rows: norm", tokens, n, ys);
+        if (quant) {
+            dev_fetch(g.got, g.dev, words);
+            const op_group *want = (const op_group *)(void *)g.want, *got = (const op_group *)(void *)g.got;
+            for (size_t k = 0; k < (size_t)groups * tokens; k++)
+                if (!same(want[k].d, got[k].d) || !same(want[k].s, got[k].s) || memcmp(want[k].q, got[k].q, GROUP_K) != 0)
+                    fail_msg("rows: group %zu of %u x %u differs", k, groups, tokens);
+        }
+        release(g.want), release(g.got);
+        for (int l = 0; l < 10; l++) free(in[l]);
+        free(w), free(b);
+        dev_free_all();
+    }
+}
+
+/* Two or three weights of other rows, parts and types on one input; leaves and biases as they come. */
+static void linears_are_equal(void **state)
+{
+    (void)state;
+    NEED_DEVICE();
+    for (uint32_t i = 0; i < 120; i++) {
+        test_weight w[3];
+        dev_weight d[3];
+        output o[3];
+        float *bias[3];
+        op_linear_args a[3];
+        const uint32_t n = 2 + i % 2, kind = i % (uint32_t)ARRAY_LEN(kinds), n_k = between(8, i % 8 ? 150 : 1500), tokens = some_tokens(),
+                       leaves = i % 5 ? 1 : between(2, 8);
+        uint32_t leaf[8];
+        size_t xs = n_k + rnd(5);
+        float *x = reals(xs * tokens);
+        for (uint32_t k = 0; k < n; k++) {
+            uint32_t rows = between(1, 90), dtype = kinds[kind].what && i % 7 == 3 && k == 1 ? DT_Q8 + DT_Q4 - kinds[kind].dtype : kinds[kind].dtype;
+            weight_make(&w[k], dtype, between(1, MIN(5u, rows)), leaves, rows, n_k);
+            dev_weight_make(&d[k], &w[k]);
+            bias[k] = leaves == 1 && rnd(2) ? reals(rows) : NULL;
+            size_t ys = rows + rnd(5), yl = ys * tokens + rnd(3);
+            o[k] = output_make(yl * leaves);
+            a[k] = (op_linear_args){.w = &w[k].w, .bias = bias[k], .x = x, .xs = xs, .n_tokens = tokens, .y = o[k].want, .ys = ys, .yl = yl};
+            if (rnd(3) == 0) a[k].row_lo = rnd(rows), a[k].row_hi = between(a[k].row_lo + 1, rows);
+        }
+        for (uint32_t l = 0; l < leaves; l++) leaf[l] = w[0].runs[l].n_k;
+        for (uint32_t k = 1; k < n; k++) /* all are cut as the first is */
+            for (uint32_t l = 0; l < leaves; l++) assert_int_equal(w[k].runs[l].n_k, leaf[l]);
+        const op_group *dev_groups = NULL;
+        op_group *groups = kinds[kind].what ? quant_case(x, xs, tokens, leaf, leaves, false, &dev_groups) : NULL;
+        const float *dev_x = groups ? NULL : DEV_COPY(x, (tokens - 1) * xs + n_k);
+        for (uint32_t k = 0; k < n; k++) {
+            if (groups) a[k].x = NULL, a[k].xq = groups, a[k].xqs = tokens;
+            op_table_ref.linear(&a[k], 0, 1);
+            a[k].w = &d[k].w, a[k].bias = DEV_COPY(bias[k], w[k].w.n_rows), a[k].x = dev_x, a[k].xq = dev_groups, a[k].y = o[k].dev;
+        }
+        dev_ok(cuda->linears(a, n, NULL, stream), "linears");
+        dev_ok(device_stream_sync(stream), "linears");
+        for (uint32_t k = 0; k < n; k++) {
+            dev_fetch(o[k].got, o[k].dev, o[k].n);
+            check_equal("linears", o[k].want, o[k].got, o[k].n, 1, o[k].n, o[k].n);
+            release(o[k].want), release(o[k].got);
+            free(bias[k]);
+            weight_free(&w[k]);
+        }
+        if (groups) release((float *)(void *)groups);
+        free(x);
+        dev_free_all();
+    }
+}
+
+/* ---- what follows linear operations, in the same launch ---- */
+typedef struct {
+    uint32_t n, tokens;
+    test_weight w[3];
+    dev_weight d[3];
+    output o[3];
+    float *x;
+    op_group *groups;
+    op_linear_args a[3];  /* of ref, and it has run */
+    op_linear_args on[3]; /* of the device */
+} linear_set;
+
+static void set_make(linear_set *s, uint32_t n, uint32_t kind, const uint32_t *rows, uint32_t leaves, uint32_t tokens)
+{
+    const uint32_t n_k = between(leaves, rnd(4) ? 150 : 1200);
+    uint32_t leaf[8];
+    const size_t xs = n_k + rnd(5);
+    const op_group *dev_groups = NULL;
+    *s = (linear_set){.n = n, .tokens = tokens, .x = reals(xs * tokens)};
+    for (uint32_t k = 0; k < n; k++) {
+        weight_make(&s->w[k], kinds[kind].dtype, between(1, MIN(5u, rows[k])), leaves, rows[k], n_k);
+        dev_weight_make(&s->d[k], &s->w[k]);
+        const size_t ys = rows[k] + rnd(5), yl = ys * tokens + rnd(3);
+        s->o[k] = output_make(yl * leaves);
+        s->a[k] = (op_linear_args){.w = &s->w[k].w, .x = s->x, .xs = xs, .n_tokens = tokens, .y = s->o[k].want, .ys = ys, .yl = yl};
+    }
+    for (uint32_t l = 0; l < leaves; l++) leaf[l] = s->w[0].runs[l].n_k;
+    if (kinds[kind].what) s->groups = quant_case(s->x, xs, tokens, leaf, leaves, false, &dev_groups);
+    const float *dev_x = s->groups ? NULL : DEV_COPY(s->x, (tokens - 1) * xs + n_k);
+    for (uint32_t k = 0; k < n; k++) {
+        if (s->groups) s->a[k].x = NULL, s->a[k].xq = s->groups, s->a[k].xqs = tokens;
+        op_table_ref.linear(&s->a[k], 0, 1);
+        s->on[k] = s->a[k];
+        s->on[k].w = &s->d[k].w, s->on[k].x = dev_x, s->on[k].xq = dev_groups, s->on[k].y = s->o[k].dev;
+    }
+}
+
+/* Runs them with what follows; counts are 0 before and after. launches: how many there must be, 0: any number. */
+static void set_run(linear_set *s, op_after *after)
+{
+    enum { COUNTS = 4096 };
+    uint32_t *zero = must(calloc(COUNTS + 2 * GUARD, sizeof *zero)), *back = must(calloc(COUNTS + 2 * GUARD, sizeof *back));
+    after->counts = (op_counts){(uint32_t *)DEV_COPY(zero, COUNTS), COUNTS};
+    dev_ok(cuda->linears(s->on, s->n, after, stream), "linears");
+    dev_ok(device_stream_sync(stream), "linears");
+    dev_move(back, after->counts.at, COUNTS * sizeof *back, false);
+    assert_memory_equal(zero, back, COUNTS * sizeof *back);
+    free(zero), free(back);
+    for (uint32_t k = 0; k < s->n; k++) {
+        dev_fetch(s->o[k].got, s->o[k].dev, s->o[k].n);
+        check_equal("linears", s->o[k].want, s->o[k].got, s->o[k].n, 1, s->o[k].n, s->o[k].n);
+        release(s->o[k].want), release(s->o[k].got);
+        weight_free(&s->w[k]);
+    }
+    if (s->groups) release((float *)(void *)s->groups);
+    free(s->x);
+}
+
+static void check_groups(output *g, uint32_t groups, uint32_t tokens)
+{
+    dev_fetch(g->got, g->dev, g->n);
+    const op_group *want = (const op_group *)(void *)g->want, *got = (const op_group *)(void *)g->got;
+    for (size_t k = 0; k < (size_t)groups * tokens; k++)
+        if (!same(want[k].d, got[k].d) || !same(want[k].s, got[k].s) || memcmp(want[k].q, got[k].q, GROUP_K) != 0)
+            fail_msg("group %zu of %u x %u differs", k, groups, tokens);
+    release(g->want), release(g->got);
+}
+static output output_groups(uint32_t groups, uint32_t tokens) { return output_make((size_t)groups * tokens * sizeof(op_group) / sizeof(float)); }
+
+/* Of a decoding batch, or more than go in one launch. */
+static uint32_t few_tokens(uint32_t i)
+{
+    static const uint32_t most[] = {1, 1, 2, 4, 16, 64, 80};
+    const uint32_t m = most[i % ARRAY_LEN(most)];
+    return between(m / 2 + 1, MAX(m, 1u));
+}
+
+static void act_after_is_equal(void **state)
+{
+    (void)state;
+    NEED_DEVICE();
+    for (uint32_t i = 0; i < 70; i++) {
+        const uint32_t tokens = few_tokens(i), n = between(1, i % 5 ? 150 : 500), rows[2] = {n, n}, gated = i % 3 != 0, kind = rnd(ARRAY_LEN(kinds));
+        uint32_t leaf[8], leaves = 0, groups = 0, left = n;
+        for (; left > 32 && leaves < 7; leaves++) {
+            const uint32_t some = 32 * between(1, 3);
+            left -= leaf[leaves] = MIN(some, (left - 1) / 32 * 32);
+        }
+        leaf[leaves++] = left;
+        for (uint32_t l = 0; l < leaves; l++) groups += (leaf[l] + GROUP_K - 1) / GROUP_K;
+        linear_set s;
+        set_make(&s, 1 + gated, kind, rows, 1, tokens);
+        const size_t ys = n + rnd(4);
+        output y = output_make(ys * tokens), g = output_groups(groups, tokens);
+        op_act_args act = {.act = gated ? i % 6 : i % 5, .alpha = 1.702f, .limit = 7, .g = s.a[0].y, .gs = s.a[0].ys, .u = gated ? s.a[1].y : NULL,
+                           .us = s.a[1].ys, .n_tokens = tokens, .n = n, .y = y.want, .ys = ys};
+        op_quant_args quant = {.x = y.want, .xs = ys, .n_tokens = tokens, .n_leaves = leaves, .leaf_k = leaf, .y = (op_group *)(void *)g.want};
+        op_table_ref.act(&act, 0, 1);
+        op_table_ref.quant(&quant, 0, 1);
+        act.g = s.on[0].y, act.u = gated ? s.on[1].y : NULL, act.y = y.dev, quant.x = y.dev, quant.y = (op_group *)(void *)g.dev;
+        op_after after = {.what = AFTER_ACT, .act = &act, .quant = i % 4 ? &quant : NULL};
+        set_run(&s, &after);
+        output_check(&y, "act", tokens, n, ys);
+        if (after.quant) check_groups(&g, groups, tokens);
+        else release(g.want), release(g.got);
+        dev_free_all();
+    }
+}
+
+/* A page for each token, of a sequence of its own; every byte of it is compared. */
+typedef struct {
+    uint8_t *host[80], *dev[80];
+    uint8_t *const *host_at[80], *const *dev_at[80];
+    size_t bytes;
+} test_pages;
+static void pages_make(test_pages *p, op_kv *pg, uint32_t tokens, op_kv_write_args *ref, op_kv_write_args *on)
+{
+    uint32_t pos[80], *seq = must(calloc(80, sizeof *seq));
+    op_kv_layout(pg);
+    p->bytes = pg->layer_off + pg->n_kv_heads * pg->head_bytes;
+    for (uint32_t t = 0; t < tokens; t++) {
+        p->host[t] = must(malloc(p->bytes));
+        memset(p->host[t], 0x5a, p->bytes);
+        p->dev[t] = dev_copy(p->host[t], p->bytes);
+        p->host_at[t] = &p->host[t];
+        p->dev_at[t] = dev_copy(&p->dev[t], sizeof p->dev[t]);
+        pos[t] = rnd(pg->page_tokens), seq[t] = t;
+    }
+    uint32_t *host_pos = must(malloc(sizeof pos));
+    memcpy(host_pos, pos, sizeof pos);
+    ref->kv = on->kv = *pg;
+    ref->b = (op_batch){tokens, host_pos, seq, p->host_at};
+    on->b = (op_batch){tokens, DEV_COPY(pos, tokens), DEV_COPY(seq, tokens), dev_copy(p->dev_at, sizeof p->dev_at)};
+}
+static void pages_check(test_pages *p, const op_kv_write_args *ref)
+{
+    uint8_t *got = must(malloc(p->bytes));
+    for (uint32_t t = 0; t < ref->b.n_tokens; t++) {
+        dev_move(got, p->dev[t], p->bytes, false);
+        if (memcmp(got, p->host[t], p->bytes) != 0) fail_msg("the page of token %u of %u differs", t, ref->b.n_tokens);
+        free(p->host[t]);
+    }
+    free(got);
+    free((void *)(uintptr_t)ref->b.pos), free((void *)(uintptr_t)ref->b.seq);
+}
+
+static void heads_after_is_equal(void **state)
+{
+    static const uint32_t types[] = {DT_F32, DT_F16, DT_I8};
+    (void)state;
+    NEED_DEVICE();
+    for (uint32_t i = 0; i < 70; i++) {
+        const uint32_t tokens = few_tokens(i), dim = 2 * between(1, i % 5 ? 20 : 64), v_dim = i % 4 ? dim : between(1, 40), n_kv = between(1, 3),
+                       heads = n_kv * between(1, 3), rows[3] = {heads * dim, n_kv * dim, n_kv * v_dim}, dims = i % 3 ? dim : 2 * between(1, dim / 2);
+        op_kv pg = {.dtype = types[i % 3], .page_tokens = 16u << rnd(3), .n_kv_heads = n_kv, .k_dim = dim, .v_dim = v_dim, .layer_off = 64 * (uint64_t)rnd(3)};
+        op_kv_write_args write = {0}, on_write = {0};
+        test_pages pages;
+        linear_set s;
+        set_make(&s, 3, rnd(ARRAY_LEN(kinds)), rows, 1, tokens);
+        pages_make(&pages, &pg, tokens, &write, &on_write);
+        float *w = reals(dim), *cs = reals((size_t)pg.page_tokens * dims);
+        const float *dev_w = DEV_COPY(w, dim), *dev_cs = DEV_COPY(cs, (size_t)pg.page_tokens * dims);
+        const bool normed = i % 4 == 1, turned = i % 5 != 2;
+        op_norm_args norm[2];
+        op_rope_args rope[2];
+        op_after after = {.what = AFTER_HEADS, .kv = &on_write};
+        for (uint32_t k = 0; k < 2; k++) {
+            norm[k] = (op_norm_args){.kind = NORM_RMS, .x = s.a[k].y, .xs = s.a[k].ys, .n_tokens = tokens, .n = dim, .groups = rows[k] / dim, .w = w,
+                                     .eps = 1e-5f, .y = s.a[k].y, .ys = s.a[k].ys};
+            rope[k] = (op_rope_args){.kind = i % 2 ? ROPE_HALF : ROPE_PAIRS, .dims = dims, .x = s.a[k].y, .xs = s.a[k].ys, .n_tokens = tokens,
+                                     .n_heads = rows[k] / dim, .head_dim = dim, .pos = write.b.pos, .cs = cs};
+            if (normed) op_table_ref.norm(&norm[k], 0, 1);
+            if (turned) op_table_ref.rope(&rope[k], 0, 1);
+            norm[k].x = norm[k].y = s.on[k].y, norm[k].w = dev_w;
+            rope[k].x = s.on[k].y, rope[k].pos = on_write.b.pos, rope[k].cs = dev_cs;
+            after.head_norm[k] = normed ? &norm[k] : NULL;
+            after.rope[k] = turned ? &rope[k] : NULL;
+        }
+        write.k = s.a[1].y, write.ks = s.a[1].ys, write.v = s.a[2].y, write.vs = s.a[2].ys;
+        op_table_ref.kv_write(&write, 0, 1);
+        on_write.k = s.on[1].y, on_write.ks = s.on[1].ys, on_write.v = s.on[2].y, on_write.vs = s.on[2].ys;
+        set_run(&s, &after);
+        pages_check(&pages, &write);
+        free(w), free(cs);
+        dev_free_all();
+    }
+}
+
+/* The leaves' sum with bias and residual, and then nothing, a norm, or a norm and its groups. */
+static void rows_after_is_equal(void **state)
+{
+    (void)state;
+    NEED_DEVICE();
+    for (uint32_t i = 0; i < 70; i++) {
+        const uint32_t tokens = i % 10 == 9 ? 2 : 1, n = between(1, i % 5 ? 120 : 900), leaves = between(1, 8), groups = (n + GROUP_K - 1) / GROUP_K,
+                       kind = i % 6 == 5 ? rnd(3) : 3 + i % 2;
+        linear_set s;
+        set_make(&s, 1, kind, &n, leaves, tokens);
+        const size_t ss = n + rnd(3), ys = n + rnd(3);
+        float *bias = reals(n), *rest = reals(ss * tokens), *w = reals(n);
+        const float *part[8], *dev_part[8];
+        for (uint32_t l = 0; l < leaves; l++) part[l] = s.a[0].y + l * s.a[0].yl, dev_part[l] = s.on[0].y + l * s.on[0].yl;
+        output x = output_make(ss * tokens), y = output_make(ys * tokens), g = output_groups(groups, tokens);
+        op_reduce_args sum = {.parts = part, .n_leaves = leaves, .ps = s.a[0].ys, .bias = i & 1 ? bias : NULL, .residual = i & 2 ? rest : NULL, .rs = ss,
+                              .scale = i & 4 ? 0.22f : 1, .n_tokens = tokens, .n = n, .y = x.want, .ys = ss};
+        op_norm_args norm = {.kind = i % 3, .x = x.want, .xs = ss, .n_tokens = tokens, .n = n, .groups = 1, .w = w, .eps = 1e-5f, .y = y.want, .ys = ys};
+        op_quant_args quant = {.x = y.want, .xs = ys, .n_tokens = tokens, .n_leaves = 1, .leaf_k = &n, .y = (op_group *)(void *)g.want};
+        op_table_ref.reduce(&sum, 0, 1);
+        op_table_ref.norm(&norm, 0, 1);
+        op_table_ref.quant(&quant, 0, 1);
+        sum.parts = dev_part, sum.bias = sum.bias ? DEV_COPY(bias, n) : NULL, sum.residual = sum.residual ? DEV_COPY(rest, ss * tokens) : NULL;
+        sum.y = x.dev, norm.x = x.dev, norm.w = DEV_COPY(w, n), norm.y = y.dev, quant.x = y.dev, quant.y = (op_group *)(void *)g.dev;
+        op_after after = {.what = AFTER_ROWS, .sum = &sum, .norm = i % 4 ? &norm : NULL, .quant = i % 4 > 1 ? &quant : NULL};
+        set_run(&s, &after);
+        output_check(&x, "after: sum", tokens, n, ss);
+        if (after.norm) output_check(&y, "after: norm", tokens, n, ys);
+        else release(y.want), release(y.got);
+        if (after.quant) check_groups(&g, groups, tokens);
+        else release(g.want), release(g.got);
+        free(bias), free(rest), free(w);
+        dev_free_all();
+    }
+}
+
 /* Nothing to do is no failure, and touches nothing. */
 static void nothing_is_fine(void **state)
 {
@@ -467,7 +791,9 @@ int main(void)
         cmocka_unit_test(quant_is_equal),  cmocka_unit_test(linear_is_equal),       cmocka_unit_test(embed_is_equal),
         cmocka_unit_test(norm_is_equal),   cmocka_unit_test(norm_by_sums_is_equal), cmocka_unit_test(rope_is_equal),
         cmocka_unit_test(act_is_equal),    cmocka_unit_test(reduce_is_equal),       cmocka_unit_test(logits_clamp_gate_are_equal),
-        cmocka_unit_test(nothing_is_fine), cmocka_unit_test(alignment_is_checked),
+        cmocka_unit_test(rows_are_equal),  cmocka_unit_test(linears_are_equal),     cmocka_unit_test(act_after_is_equal),
+        cmocka_unit_test(heads_after_is_equal), cmocka_unit_test(rows_after_is_equal), cmocka_unit_test(nothing_is_fine),
+        cmocka_unit_test(alignment_is_checked),
     };
     RUN_CUDA_TESTS(tests);
 }

@@ -24,6 +24,7 @@ typedef struct {
     float kept[ATTN_HEADS][2 * KBIAS_PAIRS + 1]; /* A and B of each pair; last what the flat part adds */
     float max[ATTN_HEADS], sum[ATTN_HEADS];   /* of the chunk; then what is merged of all so far */
     float keep[ATTN_HEADS], take[ATTN_HEADS]; /* factors of what is merged and of the chunk */
+    uint32_t flag;
 } attn_shared;
 
 /* What a block works on. */
@@ -169,7 +170,7 @@ DEV void merge(attn_shared &s, bool first, float m, float l)
     s.max[h] = max;
 }
 
-template <uint32_t DT> static __global__ void attn_rows(op_attn_args a, op_kbias kb, uint32_t tiles)
+template <uint32_t DT> static __global__ void attn_rows(op_attn_args a, op_kbias kb, uint32_t tiles, CU_PARAM attn_after after)
 {
     SHARED(attn_shared, shared, [1]);
     attn_shared &s = shared[0];
@@ -196,6 +197,7 @@ template <uint32_t DT> static __global__ void attn_rows(op_attn_args a, op_kbias
         attn_finish(a, x.h0 + h, s.max[h], &sum, &c);
         out[i] = out[i] * c / sum;
     }
+    attn_groups_of(after, a.kv.v_dim, x.t, x.h0, x.n_h, &s.flag);
 }
 
 template <uint32_t DT> static __global__ void attn_chunks(op_attn_args a, op_kbias kb, uint32_t tiles)
@@ -230,33 +232,60 @@ size_t op_cuda_attn_scratch(uint32_t n_tokens, uint32_t n_heads, uint32_t v_dim,
     return slots > 1 ? (size_t)(rows * row) : 0;
 }
 
-template <uint32_t DT> static int launch(const op_attn_args *a, cudaStream_t stream)
+template <uint32_t DT> static int launch(const op_attn_args *a, const attn_after *after, cudaStream_t stream)
 {
     uint32_t tiles = cu_ceil(a->group, ATTN_HEADS), slots = attn_slots(a->window, a->max_pos);
     dim3 grid(a->b.n_tokens, a->kv.n_kv_heads * tiles, 1);
     op_kbias kb = {};
     if (DT == DT_I8 && a->kbias) kb = *a->kbias;
-    if (!attn_split(a, slots)) return LAUNCH(attn_rows<DT>, grid, ATTN_THREADS, 0, stream, *a, kb, tiles);
+    if (!attn_split(a, slots)) return LAUNCH(attn_rows<DT>, grid, ATTN_THREADS, 0, stream, *a, kb, tiles, *after);
     grid.z = slots;
     int e = LAUNCH(attn_chunks<DT>, grid, ATTN_THREADS, 0, stream, *a, kb, tiles);
     if (e != cudaSuccess) return e;
-    return cu_attn_merge(a, slots, stream);
+    return cu_attn_merge(a, after, slots, stream);
 }
 
-int cu_attn(const op_attn_args *a, void *stream)
+static int give(const op_attn_args *a, const attn_after *after, cudaStream_t stream)
 {
     if (a->b.n_tokens == 0 || a->n_heads == 0) return cudaSuccess;
     if (a->fast) {
         bool fits;
-        int e = cu_attn_mma(a, (cudaStream_t)stream, &fits);
+        int e = cu_attn_mma(a, after, stream, &fits);
         if (fits || e != cudaSuccess) return e;
     }
     switch (a->kv.dtype) {
-    case DT_F32: return launch<DT_F32>(a, (cudaStream_t)stream);
-    case DT_F16: return launch<DT_F16>(a, (cudaStream_t)stream);
-    case DT_I8: return launch<DT_I8>(a, (cudaStream_t)stream);
+    case DT_F32: return launch<DT_F32>(a, after, stream);
+    case DT_F16: return launch<DT_F16>(a, after, stream);
+    case DT_I8: return launch<DT_I8>(a, after, stream);
     default: return cudaErrorInvalidValue;
     }
+}
+
+int cu_attn(const op_attn_args *a, void *stream)
+{
+    const attn_after none = {};
+    return give(a, &none, (cudaStream_t)stream);
+}
+
+/* Groups of all that a block writes, which is one row, at leaves that are whole heads. */
+static bool groups_fit(const op_attn_args *a, const op_quant_args *q, const op_counts *counts, attn_after *f)
+{
+    uint32_t all = 0;
+    if ((a->fast && !a->single) || a->b.n_tokens > AFTER_TOKENS || q->n_tokens != a->b.n_tokens) return false;
+    if (q->x != a->out || q->xs != a->os || q->count || quant_cut(q, &f->leaf) == UINT32_MAX) return false;
+    for (uint32_t l = 0; l < f->leaf.n; all += f->leaf.k[l++])
+        if (f->leaf.k[l] % a->kv.v_dim) return false;
+    f->quant = *q;
+    f->counts = counts->at;
+    return all == a->n_heads * a->kv.v_dim && q->n_tokens * f->leaf.n <= counts->n;
+}
+
+int cu_attn_groups(const op_attn_args *a, const op_quant_args *quant, const op_counts *counts, void *stream)
+{
+    attn_after f = {};
+    if (groups_fit(a, quant, counts, &f)) return give(a, &f, (cudaStream_t)stream);
+    const int e = cu_attn(a, stream);
+    return e == cudaSuccess ? cu_quant(quant, stream) : e;
 }
 
 int cu_attn_load(void)

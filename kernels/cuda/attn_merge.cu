@@ -9,6 +9,7 @@
 enum { MERGE_THREADS = 128, MERGE_DIMS = 4 /* of a thread, at a time */ };
 typedef struct {
     float max[MERGE_THREADS], keep[MERGE_THREADS], take[MERGE_THREADS];
+    uint32_t flag;
 } merge_shared;
 
 /* Factors of the slots [at, at + n): max before, then of each slot's own; gives the greatest score so far. */
@@ -30,7 +31,7 @@ DEV float merge_factors(const float *from, size_t step, uint32_t n, float max, m
     return max;
 }
 
-static __global__ void attn_merge(op_attn_args a, uint32_t slots)
+static __global__ void attn_merge(op_attn_args a, uint32_t slots, CU_PARAM attn_after after)
 {
     SHARED(merge_shared, shared, [1]);
     merge_shared &s = shared[0];
@@ -60,11 +61,12 @@ static __global__ void attn_merge(op_attn_args a, uint32_t slots)
             if (at_d < a.kv.v_dim) a.out[t * a.os + (size_t)h * a.kv.v_dim + at_d] = out[k] * c / sum;
         }
     }
+    attn_groups_of(after, a.kv.v_dim, t, h, 1, &s.flag);
 }
 
-int cu_attn_merge(const op_attn_args *a, uint32_t slots, cudaStream_t stream)
+int cu_attn_merge(const op_attn_args *a, const attn_after *after, uint32_t slots, cudaStream_t stream)
 {
-    return LAUNCH(attn_merge, dim3(a->b.n_tokens, a->n_heads), MERGE_THREADS, 0, stream, *a, slots);
+    return LAUNCH(attn_merge, dim3(a->b.n_tokens, a->n_heads), MERGE_THREADS, 0, stream, *a, slots, *after);
 }
 
 int cu_attn_merge_load(void) { return cu_load(attn_merge); }

@@ -278,7 +278,7 @@ DEV void run_do(const op_attn_args &a, const op_kbias &kb, const mma_plan &p, ui
     if (!p.slots) rows_done<DT, VB>(a, x, all, acc);
 }
 
-template <uint32_t DT, int VB> static __global__ void attn_tiles(op_attn_args a, op_kbias kb, mma_plan p)
+template <uint32_t DT, int VB> static __global__ void attn_tiles(op_attn_args a, op_kbias kb, mma_plan p, CU_PARAM attn_after after)
 {
     DYN_SHARED(uint8_t, smem);
     uint32_t g = blockIdx.y / p.parts, h0, n_h, tile = gridDim.x - 1 - blockIdx.x; /* later rows have more to do */
@@ -290,6 +290,7 @@ template <uint32_t DT, int VB> static __global__ void attn_tiles(op_attn_args a,
         for (n = 1; t + n < end && a.b.seq[t + n] == a.b.seq[t];) n++;
         __syncthreads(); /* the stages may be filled */
         run_do<DT, VB>(a, kb, p, smem, t, n, g, h0, n_h);
+        if (!p.slots) attn_groups_of(after, a.kv.v_dim, t, h0, n_h, reinterpret_cast<uint32_t *>(smem)); /* then tokens are single ones */
     }
 }
 
@@ -322,13 +323,13 @@ static uint32_t plan_bytes(const mma_plan *p, uint32_t warps)
     return STAGES * p->stage + warps * (p->q_bytes + p->extra_bytes) + p->o_bytes;
 }
 
-template <uint32_t DT, int VB> static int launch(const op_attn_args *a, const mma_plan *p, uint32_t warps, cudaStream_t stream)
+template <uint32_t DT, int VB> static int launch(const op_attn_args *a, const attn_after *after, const mma_plan *p, uint32_t warps, cudaStream_t stream)
 {
     op_kbias kb = {};
     if (DT == DT_I8 && a->kbias) kb = *a->kbias;
     uint32_t z = p->slots ? p->slots + (p->tokens > 1 && a->window) : 1; /* tokens of a block may begin in two chunks */
     dim3 grid(cu_ceil(a->b.n_tokens, p->tokens), a->kv.n_kv_heads * p->parts, z);
-    return LAUNCH((attn_tiles<DT, VB>), grid, WARP * warps, plan_bytes(p, warps), stream, *a, kb, *p);
+    return LAUNCH((attn_tiles<DT, VB>), grid, WARP * warps, plan_bytes(p, warps), stream, *a, kb, *p, *after);
 }
 
 static int shared_most(uint32_t *bytes)
@@ -339,7 +340,7 @@ static int shared_most(uint32_t *bytes)
     return e;
 }
 
-int cu_attn_mma(const op_attn_args *a, cudaStream_t stream, bool *fits)
+int cu_attn_mma(const op_attn_args *a, const attn_after *after, cudaStream_t stream, bool *fits)
 {
     const op_kv *pg = &a->kv;
     const uint32_t vb = pg->v_dim <= 64 ? 64 : 128;
@@ -358,9 +359,9 @@ int cu_attn_mma(const op_attn_args *a, cudaStream_t stream, bool *fits)
         p = plan_of(a, warps, vb, 0);
         if (plan_bytes(&p, warps) > most) p = plan_of(a, warps = 1, vb, 0);
     }
-    if (pg->dtype == DT_I8) e = vb == 64 ? launch<DT_I8, 64>(a, &p, warps, stream) : launch<DT_I8, 128>(a, &p, warps, stream);
-    else e = vb == 64 ? launch<DT_F16, 64>(a, &p, warps, stream) : launch<DT_F16, 128>(a, &p, warps, stream);
-    return e == cudaSuccess && p.slots ? cu_attn_merge(a, slots, stream) : e;
+    if (pg->dtype == DT_I8) e = vb == 64 ? launch<DT_I8, 64>(a, after, &p, warps, stream) : launch<DT_I8, 128>(a, after, &p, warps, stream);
+    else e = vb == 64 ? launch<DT_F16, 64>(a, after, &p, warps, stream) : launch<DT_F16, 128>(a, after, &p, warps, stream);
+    return e == cudaSuccess && p.slots ? cu_attn_merge(a, after, slots, stream) : e;
 }
 
 template <uint32_t DT, int VB> static int load_tiles(uint32_t most)

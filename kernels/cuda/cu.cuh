@@ -26,9 +26,11 @@
 #define CU_NOINLINE __noinline__
 #define CU_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks) /* registers so that `blocks` fit on a multiprocessor */
 #define CU_GRID_Y 65535 /* what a grid may have in y and z; little in tests/cuemu, so that every loop over blocks is walked */
+#define CU_PARAM __grid_constant__ const /* a kernel parameter that a function takes by reference: no copy of it is made */
 #else
 #include <cuemu.h> /* defines the same names */
 #define CU_BOUNDS(threads, blocks)
+#define CU_PARAM const
 #endif
 
 #endif

@@ -29,6 +29,9 @@ int cu_gather(const op_gather_args *a, void *stream);
 int cu_experts(const op_experts_args *a, void *stream);
 int cu_mix(const op_mix_args *a, void *stream);
 int cu_gate(const op_switch_args *a, void *stream);
+int cu_rows(const op_reduce_args *sum, const op_norm_args *a, const op_quant_args *quant, void *stream);
+int cu_linears(const op_linear_args *a, uint32_t n, const op_after *after, void *stream);
+int cu_attn_groups(const op_attn_args *a, const op_quant_args *quant, const op_counts *counts, void *stream);
 
 /* Loads the kernels of an operation onto the selected device. */
 int cu_quant_load(void);
@@ -51,6 +54,7 @@ int cu_gather_load(void);
 int cu_experts_load(void);
 int cu_mix_load(void);
 int cu_gate_load(void);
+int cu_rows_load(void);
 template <class... K> static inline int cu_load(K *...kernel)
 {
     struct cudaFuncAttributes attr;

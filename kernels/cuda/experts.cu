@@ -58,26 +58,30 @@ static __global__ void expert_rows(op_experts_args a)
 template <uint32_t DT, uint32_t M>
 static __global__ void CU_BOUNDS((gemv_shape<DT, M>::THREADS), 4) expert_gemv(op_experts_args a, uint32_t wk)
 {
+    typedef gemv_shape<DT, M> S;
+    SHARED(uint8_t, smem, [S::SHARED_BYTES]);
     lin_job j;
     uint32_t t0;
     for (uint32_t i = blockIdx.y; expert_item(a, 1u << DT, M, i, j, t0); i += gridDim.y)
-        gemv_block<DT, M>(j, (uint64_t)blockIdx.x * (gemv_shape<DT, M>::WARPS / wk), wk, t0);
+        gemv_block<DT, M>(j, (uint64_t)blockIdx.x * (S::WARPS / wk), wk, t0, smem);
 }
 
 template <uint32_t DT, class S> static __global__ void CU_BOUNDS(S::THREADS, 1) expert_mma(op_experts_args a)
 {
+    SHARED(uint8_t, smem, [S::SHARED_BYTES]);
     lin_job j;
     uint32_t t0;
     for (uint32_t i = blockIdx.y; expert_item(a, 1u << DT, S::TOKENS, i, j, t0); i += gridDim.y)
-        mma_block<S>(j, (uint64_t)blockIdx.x * S::BLOCKS, t0);
+        mma_block<S>(j, (uint64_t)blockIdx.x * S::BLOCKS, t0, smem);
 }
 
 template <uint32_t DT, class S> static __global__ void CU_BOUNDS(S::THREADS, 2) expert_float(op_experts_args a)
 {
+    SHARED(uint8_t, smem, [S::SHARED_BYTES]);
     lin_job j;
     uint32_t t0;
     for (uint32_t i = blockIdx.y; expert_item(a, 1u << DT, S::TOKENS, i, j, t0); i += gridDim.y)
-        float_block<S>(j, (uint64_t)blockIdx.x * S::BLOCKS, t0);
+        float_block<S>(j, (uint64_t)blockIdx.x * S::BLOCKS, t0, smem);
 }
 
 /* Blocks of `rows` rows, and most items with tiles of `per` pairs: that is when every expert has pairs and the last tile of each, but

@@ -25,6 +25,7 @@ template <uint32_t DT_, uint32_t R_, uint32_t T_, uint32_t W_, uint32_t KP_, uin
         ROW = (KP + 1) * COLUMN, /* bytes of a row block */
         X = BLOCKS * ROW,        /* offset in a stage */
         BYTES = X + TOKENS * KP * 4,
+        SHARED_BYTES = ST * BYTES,
     };
 };
 /* Shapes of rows x tokens: 32 x 1, 2, 4, 16; 64 x 32; 128 x 64. */
@@ -127,10 +128,10 @@ template <class S> DEV void float_piece(const uint8_t *w, const float *x, uint32
     }
 }
 
-/* The row blocks from block0 on times the tokens from t0 on. */
-template <class S> DEV void float_block(const lin_job &j, uint64_t block0, uint32_t t0)
+/* The row blocks from block0 on times the tokens from t0 on. smem: shared, SHARED_BYTES. */
+template <class S> DEV void float_block(const lin_job &j, uint64_t block0, uint32_t t0, uint8_t *smem)
 {
-    SHARED(uint8_t, stage, [S::ST][S::BYTES]);
+    uint8_t(*stage)[S::BYTES] = reinterpret_cast<uint8_t(*)[S::BYTES]>(smem);
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, per = TILE_ROWS / S::R; /* lanes of a row block */
     const uint32_t first = t0 + warp * S::T, at = lane / per * S::ROW + lane % per * S::R * S::SIZE;
     const bool wide = (reinterpret_cast<uintptr_t>(j.x) | j.xs * 4) % 16 == 0;

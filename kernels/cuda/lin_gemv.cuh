@@ -37,6 +37,7 @@ template <uint32_t DT, uint32_t M> struct gemv_shape {
         MINS = 2 * SCALES,
         XSUMS = MINS + GEMV_ROWS,
         TERMS = DT == DT_Q8 ? MINS : XSUMS + M * GEMV_PIECE,
+        SHARED_BYTES = 2 * WARPS * (BYTES + TERMS * sizeof(float)), /* pieces, then terms: two of each for a warp */
     };
 };
 
@@ -153,12 +154,12 @@ template <uint32_t DT, uint32_t M> static inline uint32_t gemv_share(uint32_t gr
     return wk;
 }
 
-/* The row blocks from block0 on, WARPS / wk of them, times the tokens t0 .. t0 + M - 1. */
-template <uint32_t DT, uint32_t M> DEV void gemv_block(const lin_job &j, uint64_t block0, uint32_t wk, uint32_t t0)
+/* The row blocks from block0 on, WARPS / wk of them, times the tokens t0 .. t0 + M - 1. smem: shared, SHARED_BYTES. */
+template <uint32_t DT, uint32_t M> DEV void gemv_block(const lin_job &j, uint64_t block0, uint32_t wk, uint32_t t0, uint8_t *smem)
 {
     typedef gemv_shape<DT, M> S;
-    SHARED(uint8_t, piece, [2][S::WARPS][S::BYTES]);
-    SHARED(float, terms, [2][S::WARPS][S::TERMS]);
+    uint8_t(*piece)[S::WARPS][S::BYTES] = reinterpret_cast<uint8_t(*)[S::WARPS][S::BYTES]>(smem);
+    float(*terms)[S::WARPS][S::TERMS] = reinterpret_cast<float(*)[S::WARPS][S::TERMS]>(smem + 2 * S::WARPS * S::BYTES);
     const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, v = warp % wk;
     const uint32_t n_groups = job_groups(j), mine = v * GEMV_PIECE, round = wk * GEMV_PIECE;
     const uint64_t block = block0 + warp / wk;

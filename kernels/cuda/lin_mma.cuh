@@ -24,6 +24,7 @@ template <uint32_t DT, uint32_t MT_, uint32_t NT_, uint32_t WT_, uint32_t WR_, u
         X = BLOCKS * ROW, /* offsets in a stage */
         DS = X + GS * TOKENS * GROUP_K,
         BYTES = DS + GS * TOKENS * 8,
+        SHARED_BYTES = ST * BYTES,
     };
 };
 
@@ -116,10 +117,10 @@ template <class S> DEV void mma_put(const lin_job &j, uint64_t block0, uint32_t 
             }
 }
 
-/* The row blocks from block0 on times the tokens from t0 on. */
-template <class S> DEV void mma_block(const lin_job &j, uint64_t block0, uint32_t t0)
+/* The row blocks from block0 on times the tokens from t0 on. smem: shared, SHARED_BYTES. */
+template <class S> DEV void mma_block(const lin_job &j, uint64_t block0, uint32_t t0, uint8_t *smem)
 {
-    SHARED(uint8_t, stage, [S::ST][S::BYTES]);
+    uint8_t(*stage)[S::BYTES] = reinterpret_cast<uint8_t(*)[S::BYTES]>(smem);
     const uint32_t warp = threadIdx.x / WARP, tok0 = warp % S::WT * S::MT * 16, blk0 = warp / S::WT * S::NT, n_groups = job_groups(j);
     float acc[S::MT][S::NT][4] = {};
     __syncthreads(); /* what an earlier call left here was read */

@@ -1,17 +1,11 @@
 /* rope.cu - rotates pairs of columns in place; a thread is one pair of one head. */
-#include "cu_ops.cuh"
+#include "cu_heads.cuh"
 
 static __global__ void rope_pairs(op_rope_args a)
 {
-    uint32_t half = a.dims / 2, at = cell_column(), h = at / half, i = at % half;
+    uint32_t half = a.dims / 2, at = cell_column(), h = at / half;
     if (h >= a.n_heads) return;
-    uint32_t ia = a.kind == ROPE_HALF ? i : 2 * i, ib = a.kind == ROPE_HALF ? i + half : 2 * i + 1;
-    CELL_ROWS (t, a.n_tokens) {
-        const float *cs = a.cs + ((size_t)a.pos[t] * half + i) * 2;
-        float *x = a.x + t * a.xs + (size_t)h * a.head_dim, c = cs[0], s = cs[1], va = x[ia], vb = x[ib];
-        x[ia] = fmaf(va, c, -(vb * s));
-        x[ib] = fmaf(va, s, vb * c);
-    }
+    CELL_ROWS (t, a.n_tokens) rope_pair(a, t, h, at % half);
 }
 
 int cu_rope(const op_rope_args *a, void *stream)
