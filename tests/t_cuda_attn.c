@@ -48,7 +48,8 @@ static void bias_scale(kept_bias *b, uint32_t heads, uint32_t k_dim, float unit)
     }
 }
 
-static void world_open_unit(world *w, uint32_t dtype, uint32_t page, uint32_t heads, uint32_t k_dim, uint32_t v_dim, uint32_t max_len, float unit)
+/* full: the first sequence is max_len long. */
+static void world_open_unit(world *w, uint32_t dtype, uint32_t page, uint32_t heads, uint32_t k_dim, uint32_t v_dim, uint32_t max_len, float unit, bool full)
 {
     *w = (world){.kv = {.dtype = dtype,
                         .page_tokens = page,
@@ -60,7 +61,7 @@ static void world_open_unit(world *w, uint32_t dtype, uint32_t page, uint32_t he
     op_kv_layout(&w->kv);
     w->bytes = w->kv.layer_off + heads * w->kv.head_bytes;
     for (uint32_t s = 0; s < w->n_seq; s++) {
-        w->len[s] = between(1, max_len);
+        w->len[s] = full && s == 0 ? max_len : between(1, max_len);
         for (uint32_t i = 0; i < pages_of(w, s); i++) {
             w->host[s][i] = must(malloc(w->bytes));
             memset(w->host[s][i], 0xff, w->bytes);
@@ -75,7 +76,7 @@ static void world_open_unit(world *w, uint32_t dtype, uint32_t page, uint32_t he
 }
 static void world_open(world *w, uint32_t dtype, uint32_t page, uint32_t heads, uint32_t k_dim, uint32_t v_dim, uint32_t max_len)
 {
-    world_open_unit(w, dtype, page, heads, k_dim, v_dim, max_len, 1);
+    world_open_unit(w, dtype, page, heads, k_dim, v_dim, max_len, 1, false);
 }
 /* After entries of dev changed. */
 static void world_tables(world *w)
@@ -194,7 +195,7 @@ static void attn_on_device(op_attn_args a, float *want, const world *w, size_t n
     }
 }
 
-enum { MLA = 1, HARD = 2 };
+enum { MLA = 1, HARD = 2, EDGE = 4 };
 #define FAST_NEAR 4e-3f /* of the unit of V, whose numbers reach 4 */
 static void attn_case(uint32_t dtype, uint32_t page, uint32_t k_dim, uint32_t v_dim, uint32_t max_len, uint32_t most_rows,
                       uint32_t what)
@@ -331,7 +332,7 @@ static void fast_case(uint32_t dtype, uint32_t k_dim, uint32_t v_dim, uint32_t g
         world w;
         uint32_t pos[MAX_ROWS], seq[MAX_ROWS];
         rng = start;
-        world_open_unit(&w, dtype, page, 2, k_dim, v_dim, max_len, 0.01f);
+        world_open_unit(&w, dtype, page, 2, k_dim, v_dim, max_len, 0.01f, what & EDGE);
         w.v_unit = v_unit;
         world_tables(&w);
         world_write(&w, what & HARD);
@@ -345,7 +346,7 @@ static void fast_case(uint32_t dtype, uint32_t k_dim, uint32_t v_dim, uint32_t g
         a.q_head0 = a.kv_head0 * group + skip, a.n_heads = 2 * group - skip - rnd(group);
         a.softcap = rnd(3) ? 0.0f : 2.5f;
         const uint32_t windows[] = {0, 0, 1, 31, 32, 33, 255, 256, 257, between(1, max_len)};
-        a.window = windows[rnd(ARRAY_LEN(windows))];
+        a.window = what & EDGE ? 255 : windows[rnd(ARRAY_LEN(windows))];
         drop_pages(&w, &a);
         world_tables(&w);
         a.bias_stride = (max_len + 255) / 256 * 256;
@@ -383,6 +384,7 @@ static void fast_is_right(void **state)
         fast_case(type, 40, 16, 3, 300, 100, 1, 0);
         fast_case(type, 16, 16, 2, 90, 6, i ? 1e-5f : 1e-3f, 0);
         for (uint32_t k = 0; k < 4; k++) fast_case(type, 24, 16, 3, 300, 40, 1, HARD);
+        fast_case(type, 16, 16, 1, 514, 10, 1, EDGE); /* rows of one block see chunks 0 and 1, or 1 and 2 */
     }
 }
 

@@ -21,6 +21,36 @@ static void fill_row(float *x, uint32_t n)
     if (kind == 4) x[rnd(n)] = 90; /* nearly certain */
 }
 
+static bool drawable(float x) { return x > -INFINITY && x < INFINITY; }
+
+/* Where the best of x[lo, hi) stands that comes after what is at `last` (hi: before all); hi when there is none. */
+static uint32_t next_of(const float *x, uint32_t lo, uint32_t hi, uint32_t last)
+{
+    uint32_t best = hi;
+    for (uint32_t i = lo; i < hi; i++) {
+        const bool after = last == hi || x[i] < x[last] || (x[i] == x[last] && i > last);
+        if (drawable(x[i]) && after && (best == hi || x[i] > x[best])) best = i;
+    }
+    return best;
+}
+
+/* The record of the leaf x[lo, hi), field by field: a joined draw would not show ids behind the last open one. */
+static void check_record(const float *x, uint32_t lo, uint32_t hi, uint32_t k, const best_leaf *r)
+{
+    const best_id *id = (const best_id *)(const void *)(r + 1);
+    uint32_t n_open = 0, n_bad = 0, at = hi;
+    for (uint32_t i = lo; i < hi; i++) n_open += drawable(x[i]), n_bad += !(x[i] < INFINITY);
+    if (r->n_open != n_open || r->n_bad != n_bad || r->n != MIN(k, n_open))
+        fail_msg("leaf %u to %u, k %u: %u open, %u bad, %u ids, want %u, %u, %u", lo, hi, k, r->n_open, r->n_bad, r->n, n_open,
+                 n_bad, MIN(k, n_open));
+    for (uint32_t i = 0; i < r->n; i++) {
+        at = next_of(x, lo, hi, at);
+        if (id[i].id != at || id[i].x != x[at]) fail_msg("leaf %u to %u: id %u is %u, want %u", lo, hi, i, id[i].id, at);
+        if (i == 0) assert_true(r->max == x[at]);
+    }
+    if (n_open == 0) assert_true(r->max == -INFINITY);
+}
+
 /* Of ROWS rows of n logits, with leaves [0, cut) on one rank and the others on the next. */
 static void best_on_device(const float *x, uint32_t n, uint32_t k, uint32_t cut, sampler_best *out)
 {
@@ -41,8 +71,10 @@ static void best_on_device(const float *x, uint32_t n, uint32_t k, uint32_t cut,
         got[r] = must(calloc(1, bytes + 1));
         dev_move(got[r], b.y, bytes, false);
         for (uint32_t t = 0; t < ROWS; t++)
-            for (uint32_t i = lo; i < hi; i++)
+            for (uint32_t i = lo; i < hi; i++) {
                 leaf[t][i] = (const best_leaf *)(void *)(got[r] + ((size_t)t * (hi - lo) + i - lo) * best_bytes(k));
+                check_record(x + (size_t)t * n, b.leaf[i - lo] + first, b.leaf[i - lo + 1] + first, k, leaf[t][i]);
+            }
     }
     for (uint32_t t = 0; t < ROWS; t++) sampler_best_join(leaf[t], axis.n_leaves, k, &out[t]);
     free(got[0]), free(got[1]);
@@ -69,7 +101,7 @@ static void same_draw(const float *x, uint32_t n, const sampler_best *b, const t
 
 static void draws_are_equal(void **state)
 {
-    static const uint32_t sizes[] = {1, 5, 64, 65, 272, 513, 1100, 9000}, ks[] = {1, 2, 7, 40, 64};
+    static const uint32_t sizes[] = {1, 5, 32, 64, 65, 272, 513, 1100, 9000}, ks[] = {1, 2, 7, 40, 64};
     (void)state;
     NEED_DEVICE();
     for (uint32_t i = 0; i < 2 * ARRAY_LEN(sizes); i++) {

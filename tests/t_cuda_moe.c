@@ -159,7 +159,8 @@ static void check_pairs(const char *what, const layer *l, const float *want, flo
     check_equal(what, want, got, stride * l->most, l->count, cols, stride);
 }
 
-static void layer_case(choice c, uint32_t cols, uint32_t dtype)
+/* plain: activations are floats beside q8 and q4 as well, as with --compute f32. */
+static void layer_case(choice c, uint32_t cols, uint32_t dtype, bool plain)
 {
     uint32_t tokens = c.tokens;
     layer l = {.c = &c, .cols = cols, .most = tokens * c.used};
@@ -192,7 +193,7 @@ static void layer_case(choice c, uint32_t cols, uint32_t dtype)
                               .first = l.first[i],
                               .x = ga.y,
                               .xs = gs,
-                              .xq = qa.y,
+                              .xq = plain ? NULL : qa.y,
                               .xqs = l.most,
                               .y = i ? dy : y[0],
                               .ys = ys};
@@ -219,8 +220,8 @@ static void layer_is_equal(void **state)
 {
     (void)state;
     NEED_DEVICE();
-    for (uint32_t i = 0; i < 40; i++) layer_case(choice_make(i < 20 ? i + 1 : between(1, 90)), between(1, 200), 0);
-    layer_case(choice_make(300), between(1, 200), 0);
+    for (uint32_t i = 0; i < 40; i++) layer_case(choice_make(i < 20 ? i + 1 : between(1, 90)), between(1, 200), 0, false);
+    layer_case(choice_make(300), between(1, 200), 0, false);
     /* Tokens for each shape of blocks: pairs an expert are under 1/2, 2, 4, 17, 129, and more. The last has one expert for all. */
     static const uint32_t most[] = {1, 8, 15, 60, 180, 300};
     for (uint32_t i = 0; i < ARRAY_LEN(most); i++)
@@ -229,13 +230,15 @@ static void layer_is_equal(void **state)
             choice c = {.tokens = most[i], .used = 1, .n_experts = last ? 3 : 6, .lo = last, .n_local = last ? 2 : 5, .is = 1};
             c.ids = must(calloc(c.tokens, sizeof *c.ids));
             for (uint32_t t = 0; t < c.tokens; t++) c.ids[t] = last ? rnd(8) ? 2 : 1 : rnd(6);
-            layer_case(c, between(200, 600), dtype);
+            layer_case(c, between(200, 600), dtype, false);
         }
     /* More experts than a warp looks up at a time, of all types; some have no pairs. */
-    choice c = {.tokens = 130, .used = 1, .n_experts = 110, .lo = 5, .n_local = 100, .is = 1};
-    c.ids = must(calloc(c.tokens, sizeof *c.ids));
-    for (uint32_t t = 0; t < c.tokens; t++) c.ids[t] = rnd(c.n_experts);
-    layer_case(c, 70, 0);
+    for (int plain = 0; plain < 2; plain++) {
+        choice c = {.tokens = 130, .used = 1, .n_experts = 110, .lo = 5, .n_local = 100, .is = 1};
+        c.ids = must(calloc(c.tokens, sizeof *c.ids));
+        for (uint32_t t = 0; t < c.tokens; t++) c.ids[t] = rnd(c.n_experts);
+        layer_case(c, 70, 0, plain != 0);
+    }
 }
 
 static void mix_is_equal(void **state)
