@@ -3,6 +3,7 @@
  * preempted; every allocation and every launch failing once; devices that lose, zero or change what others write; a device that is late.
  * After every fault the handle goes on or can be closed, and nothing is left in device memory.
  */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "comm_ops.h"
+#include "device.h"
 #include "engine_kit.h"
 
 static char path[2][256]; /* written for one rank and for four; bf16; other weights */
@@ -125,6 +128,44 @@ static void company_changes_nothing(void **state)
     }
 }
 
+/* More positions than the first block of the rope tables has: what devices have of them is made anew. */
+static void tables_grow(void **state)
+{
+    (void)state;
+    static const char *const lists[] = {"cpu", "cuda:0,1"};
+    enum { LONG = 270 };
+    model_kit x;
+    char file[300];
+    result r[2] = {{.n = 0}, {.n = 0}};
+    distance d = {0};
+    model_kit_init(&x);
+    x.both_signs = true;
+    x.a.n_layers = 1;
+    x.a.max_ctx = 512;
+    x.a.attn_scale = 20;
+    snprintf(file, sizeof file, "%s.long", path[0]);
+    for (unsigned i = 0; i < 2; i++) {
+        tess_model *m;
+        tess_ctx *c = NULL;
+        tess_seq s;
+        tess_error e;
+        if (i == 0) assert_true(model_kit_write(&x, file, &e));
+        cuemu_reset(1);
+        tess_status st = open_on(file, lists[i], NULL, &m, &e);
+        if (st >= 0) st = open_ctx(m, 1, 64, 0, &c, &e);
+        if (st >= 0) st = add_seq(c, 50, 1, &s, &e);
+        for (int32_t id = 50; st >= 0 && id < LONG; id++) st = tess_seq_append(c, s, &id, 1, &e);
+        if (st >= 0) st = drain(c, s, &r[i], &e);
+        if (st < 0) fail_msg("%s: %s", lists[i], e.text);
+        tess_ctx_close(c);
+        tess_model_close(m);
+        no_reports();
+    }
+    unlink(file);
+    distance_add(&d, r[0].last, r[1].last, VOCAB);
+    if (!(distance_of(&d) <= NEAR)) fail_msg("%g", distance_of(&d));
+}
+
 /* ---- launches ---- */
 
 /* Launches of a step of one row of a llama of q8, after some others. */
@@ -213,6 +254,7 @@ static void with_fault(const char *devices, bool (*allowed)(tess_status st, cons
     tess_seq s;
     tess_error e;
     result r = {.n = 0};
+    const uint64_t start = cuemu_time();
     cuemu_set_loose(true); /* what is queued behind a failure runs on with what is there */
     tess_status st = open_on(path[1], devices, NULL, &m, &e);
     if (st < 0) {
@@ -237,6 +279,7 @@ static void with_fault(const char *devices, bool (*allowed)(tess_status st, cons
     if (st >= 0) st = add_seq(c, 20, 1, &s, &e);
     if (st < 0) fail_msg("%s", e.text);
     if ((st = drain(c, s, &r, &e)) < 0) assert_true(allowed(st, &e)), f->in_step++;
+    assert_true(cuemu_time() - start < 1000000000u); /* nobody waits until the deadline for a rank that gave up */
     cuemu_set_loose(false);
     step_again(st, c, s, &r, &e);
     tess_ctx_close(c);
@@ -296,7 +339,7 @@ static void bad_peers_are_found(void **state)
         cuemu_set_peer_fault((cuemu_peer_fault)kind, 0);
         if (run(path[1], "cuda:0,1,2", &log, &r, &e) < 0) fail_msg("kind %d: %s", kind, e.text);
         assert_int_equal(log.warnings, 6);
-        assert_non_null(strstr(log.text, "data do not arrive"));
+        assert_non_null(strstr(log.text, cuemu_checked() ? "data do not arrive by stores" : "data do not arrive by the copy engine")); /* plain stores fail in the checked build alone */
         equal(&want[1], &r);
         no_reports();
     }
@@ -323,7 +366,8 @@ static bool bad_flags(cuemu_peer_fault kind, unsigned n, unsigned *noticed)
     cuemu_set_peer_fault(CUEMU_PEER_OK, 0);
     cuemu_set_loose(false);
     if (st < 0) {
-        if (st != TESS_E_DEVICE || !strstr(e.text, "cuda:")) fail_msg("kind %d, write %u: %s", (int)kind, n, e.text);
+        const char *says = kind == CUEMU_PEER_DROP ? "did not reach barrier" : kind == CUEMU_PEER_FLIP ? "arrived damaged" : ""; /* before the first barrier flags are 0 */
+        if (st != TESS_E_DEVICE || !strstr(e.text, "cuda:") || !strstr(e.text, says)) fail_msg("kind %d, write %u: %s", (int)kind, n, e.text);
         ++*noticed;
     }
     step_again(st, c, s, &r, &e);
@@ -379,6 +423,85 @@ static void late_device_is_named(void **state)
     }
 }
 
+/* Who waits for a flag when the others give up ends at once and reports nothing. Seeds: some ranks wait already when they do. */
+static void ends_when_told(void **state)
+{
+    (void)state;
+    for (unsigned seed = 1; seed <= 8 && !cuemu_checked(); seed++) { /* the word comes by a copy, in no order with the wait: a race to the checker */
+        void *flag, *host, *waits, *tells;
+        cuemu_reset(seed);
+        assert_int_equal(device_select(0), 0);
+        assert_int_equal(device_alloc(&flag, sizeof(uint32_t)) | device_host_alloc(&host, 2 * sizeof(comm_record)), 0);
+        assert_int_equal(device_stream_open(&waits) | device_stream_open(&tells), 0);
+        assert_int_equal(device_fill(flag, 0, sizeof(uint32_t), waits), 0);
+        comm_record *r = host;
+        r[0] = (comm_record){.kind = COMM_OK}, r[1] = (comm_record){0, 1, 0, 0};
+        const comm_flags_args a = {.epoch = 1, .in = {NULL, flag}, .record = &r[0], .abort = &r[1].kind, .deadline_ns = 20000000000u};
+        const uint64_t start = cuemu_time();
+        assert_int_equal(comm_flags(&a, waits) | device_copy(&r[1].kind, &r[1].peer, sizeof(uint32_t), tells), 0);
+        assert_int_equal(device_stream_sync(waits) | device_stream_sync(tells), 0);
+        assert_int_equal(r[0].kind, COMM_OK);
+        assert_true(cuemu_time() - start < 1000000000u);
+        device_free(flag), device_host_free(host), device_stream_close(waits), device_stream_close(tells);
+        no_reports();
+    }
+}
+
+/* Memory of the context; the next piece that is asked for comes when another thread has cancelled the step. */
+typedef struct { tess_ctx *cancel; } hook;
+static void *cancel_it(void *c) { return tess_ctx_cancel(c), NULL; }
+static void *take(void *user, size_t size, size_t align)
+{
+    hook *h = user;
+    void *p;
+    pthread_t other;
+    if (h->cancel && pthread_create(&other, NULL, cancel_it, h->cancel) == 0) pthread_join(other, NULL), h->cancel = NULL;
+    return posix_memalign(&p, MAX(align, sizeof p), MAX(size, (size_t)1)) == 0 ? p : NULL;
+}
+static void give_back(void *user, void *p, size_t size)
+{
+    (void)user, (void)size;
+    free(p);
+}
+
+/* A step that is cancelled when it has begun ends at its next barrier, not at its end. */
+static void stops_at_a_barrier(void **state)
+{
+    (void)state;
+    tess_model *m;
+    tess_ctx *c = NULL;
+    tess_seq s;
+    tess_error e;
+    tess_event ev[4];
+    tess_host host;
+    tess_model_params p;
+    hook h = {NULL};
+    result r = {.n = 0};
+    size_t n;
+    tess_host_init(&host);
+    host.user = &h, host.alloc = take, host.release = give_back;
+    tess_model_params_init(&p);
+    p.devices = "cuda:0,1", p.n_threads = 1, p.host = &host;
+    cuemu_reset(1);
+    tess_status st = tess_model_open(path[1], &p, &m, &e);
+    if (st >= 0) st = open_ctx(m, 1, 7, 0, &c, &e);
+    if (st >= 0) st = add_seq(c, 20, 1, &s, &e);
+    uint64_t all = cuemu_launches();
+    if (st >= 0) st = tess_step(c, ev, 4, &n, &e);
+    if (st < 0) fail_msg("%s", e.text);
+    uint64_t some = cuemu_launches();
+    all = some - all;
+    h.cancel = c;
+    assert_int_equal(tess_step(c, ev, 4, &n, &e), TESS_E_CANCELLED);
+    some = cuemu_launches() - some;
+    if (some == 0 || 2 * some >= all) fail_msg("%u of %u launches", (unsigned)some, (unsigned)all);
+    if (drain(c, s, &r, &e) < 0) fail_msg("%s", e.text);
+    equal(&want[1], &r);
+    tess_ctx_close(c);
+    tess_model_close(m);
+    no_reports();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -387,12 +510,15 @@ int main(void)
         cmocka_unit_test(without_peer_access),
         cmocka_unit_test(launches_of_a_layer),
         cmocka_unit_test(company_changes_nothing),
+        cmocka_unit_test(tables_grow),
         cmocka_unit_test(says_what_is_missing),
         cmocka_unit_test(every_allocation_fails_once),
         cmocka_unit_test(every_launch_fails_once),
         cmocka_unit_test(bad_peers_are_found),
         cmocka_unit_test(bad_flags_are_noticed),
         cmocka_unit_test(late_device_is_named),
+        cmocka_unit_test(stops_at_a_barrier),
+        cmocka_unit_test(ends_when_told),
     };
     return cmocka_run_group_tests(tests, open_files, remove_files);
 }

@@ -83,6 +83,7 @@ static void quant_is_equal(void **state)
         float *x = reals(xs * tokens);
         for (size_t k = 0; i % 3 == 0 && k < xs * tokens; k++) x[k] *= i % 4 ? rnd(2) ? 1e-30f : 1e-38f : 0;
         for (uint32_t k = 0; i % 2 && k < 5; k++) x[rnd((uint32_t)(xs * tokens))] = hard[rnd(ARRAY_LEN(hard))];
+        for (size_t k = 0; i == 8 && k < xs * tokens; k++) x[k] = k % 2 ? 0x1p-100f : 0x1p-101f; /* the least that has codes */
         quant_case(x, xs, tokens, leaf, leaves, i % 4 == 1, NULL);
         free(x);
         dev_free_all();

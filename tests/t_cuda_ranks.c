@@ -315,6 +315,7 @@ static int open_files(void **state)
         x.a.n_heads = 8;
         x.a.hidden_size = 64;
         x.a.ffn_size = 288; /* leaves of one group and of two */
+        if (i) x.a.n_attn_kinds = 2, x.a.attn[1] = x.a.attn[0], x.a.attn[1].window = 16, x.a.layer_attn[1] = 1; /* two groups of pages */
         snprintf(path[i], sizeof path[i], "%s/t_cuda_ranks-%ld-%u.tess", build, (long)getpid(), i);
         if (!model_kit_write(&x, path[i], &e)) return puts(e.text), 1;
     }

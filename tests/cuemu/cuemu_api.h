@@ -55,6 +55,7 @@ bool cuemu_checked(void);                /* kernels tell of every access (see ch
 size_t cuemu_live_bytes(void);           /* device and pinned memory that is allocated */
 uint64_t cuemu_allocs(void);             /* calls so far that allocate device or pinned memory, launches: for counting loops */
 uint64_t cuemu_launches(void);
+uint64_t cuemu_time(void);               /* virtual nanoseconds, which stand nearly still but for waiting */
 uint64_t cuemu_switches(void);           /* of threads: equal for equal seeds */
 
 #ifdef __cplusplus

@@ -112,6 +112,7 @@ unsigned cuemu_report_count(void) { return emu.reports; }
 const char *cuemu_report_text(void) { return emu.first_report.c_str(); }
 uint64_t cuemu_allocs(void) { return emu.n_allocs; }
 uint64_t cuemu_launches(void) { return emu.n_launches; }
+uint64_t cuemu_time(void) { return emu.now; }
 uint64_t cuemu_switches(void) { return emu.switches; }
 size_t cuemu_live_bytes(void) { return emu_live_bytes(); }
 
