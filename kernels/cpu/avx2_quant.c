@@ -17,7 +17,7 @@
  */
 #include "avx2.h"
 
-enum { FEW = 4, T_BLOCK = 128, B_BLOCK = 4, PAIR = 2 * TILE_ROWS, AHEAD = 1536, F32_GROUPS = 12 };
+enum { FEW = 4, T_BLOCK = VB == 2 ? 64 : 128, B_BLOCK = 4, PAIR = 2 * TILE_ROWS, AHEAD = 1536, F32_GROUPS = 12 };
 enum { LANES = VB * TILE_ROWS, FOURS = GROUP_K / 4, HELD = VB * FOURS / 2 }; /* HELD: fours of columns that stay in registers */
 enum { TOK = VB == 2 ? 4 : 1, X_ZERO = 128 }; /* TOK: tokens side by side */
 
