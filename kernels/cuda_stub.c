@@ -41,6 +41,11 @@ int device_event_record(void *event, void *stream) { return UNUSED(event), UNUSE
 int device_event_wait(void *event, void *stream) { return UNUSED(event), UNUSED(stream), NO_CUDA; }
 int device_event_sync(void *event) { return UNUSED(event), NO_CUDA; }
 
+int device_capture_begin(void *stream) { return UNUSED(stream), NO_CUDA; }
+int device_capture_end(void *stream, void **graph) { return UNUSED(stream), *graph = NULL, NO_CUDA; }
+int device_graph_launch(void *graph, void *stream) { return UNUSED(graph), UNUSED(stream), NO_CUDA; }
+void device_graph_close(void *graph) { UNUSED(graph); }
+
 bool device_peer_possible(uint32_t device, uint32_t peer) { return UNUSED(device), UNUSED(peer), false; }
 int device_peer_enable(uint32_t device, uint32_t peer) { return UNUSED(device), UNUSED(peer), NO_CUDA; }
 

@@ -54,6 +54,13 @@ int device_event_record(void *event, void *stream);
 int device_event_wait(void *event, void *stream); /* the stream, also of another device, waits for what was recorded */
 int device_event_sync(void *event);               /* the calling thread does */
 
+/* From begin on, what is put into the stream does not run but becomes a graph. After the end the stream is
+ * as it was; *graph = NULL on failure. Meanwhile this thread neither waits nor allocates. */
+int device_capture_begin(void *stream);
+int device_capture_end(void *stream, void **graph);
+int device_graph_launch(void *graph, void *stream); /* all of it, in its order, with the arguments that it was recorded with */
+void device_graph_close(void *graph);               /* NULL is fine; it must not be running */
+
 /* Kernels of `device` may use memory of `peer` after device_peer_enable (twice is fine). */
 bool device_peer_possible(uint32_t device, uint32_t peer);
 int device_peer_enable(uint32_t device, uint32_t peer); /* selects the device */

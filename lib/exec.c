@@ -281,7 +281,7 @@ static void run_attn(const exec *x, rank_state *k, const prog_instr *c, uint32_t
     op_attn_args a = {.n_heads = s->q_head.hi - s->q_head.lo, .q_head0 = s->q_head.lo, .kv_head0 = s->kv_head.lo, .group = m->n_heads / m->n_kv_heads,
                       .scale = (float)(m->attn_scale / (m->attn_scale_by_layer ? c->layer + 1.0 : 1.0)), .softcap = (float)m->attn_softcap, .window = m->attn[m->layer_attn[c->layer]].window,
                       .scratch = k->scratch, .scratch_floats = k->scratch_floats, .barrier = k->stream || n != k->n_threads ? NULL : gate_wait, .barrier_user = k->gate,
-                      .max_pos = x->batch->max_pos + 1};
+                      .max_pos = x->positions};
     const float *sinks = x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank].sinks;
     if (sinks) a.sinks = sinks + s->q_head.lo;
     op_kbias kb;
@@ -604,6 +604,7 @@ static tess_status scratch_reach(exec *x, const exec_batch *b, tess_error *err)
 tess_status exec_prepare(exec *x, const exec_batch *b, tess_error *err)
 {
     TRY(exec_positions(x, b->rope_key, b->n_seqs, b->max_pos, err));
+    x->positions = x->comm ? exec_positions_bound(b) : b->max_pos + 1;
     if (x->comm) return device_prepare(x, b, err);
     TRY(scratch_reach(x, b, err));
     for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {

@@ -22,6 +22,7 @@ typedef struct {            /* one forward pass; arrays of n_rows or n_seqs, own
     const uint32_t *pos, *seq; /* position; index of the row's sequence in this batch */
     uint8_t *const *const *tables[ARCH_MAX_ATTN_KINDS][MAX_RANKS]; /* [group][rank][n_seqs] -> page addresses */
     uint32_t max_pos;
+    bool head_follows;        /* a head is computed of some rows at once; then, on devices, exec_body need not wait for its end */
     const uint32_t *rope_key; /* [n_seqs] which frequencies the sequence takes (exec_rope_key) */
 } exec_batch;
 
@@ -32,7 +33,8 @@ void exec_close(exec *x);
 tess_status exec_prepare(exec *x, const exec_batch *b, tess_error *err);
 /* What of the length of a prompt of n ids its frequencies depend on: equal keys, equal frequencies. */
 uint32_t exec_rope_key(const arch *a, size_t n);
-/* *cancel is read once a layer; CANCELLED when it was set. DEVICE: a device failed; BROKEN: and it will not come back. */
+/* *cancel is read once a layer or a step; CANCELLED when it was set. DEVICE: a device failed; BROKEN: and it will not come back; of a batch
+ * with head_follows the head may be who says so. */
 tess_status exec_body(exec *x, const exec_batch *b, const uint32_t *cancel, tess_error *err);
 /* Logits of rows[0..n) of the last body, n <= EXEC_HEAD_ROWS: n times vocab_size floats at *logits, stride *stride. */
 tess_status exec_head(exec *x, const uint32_t *rows, uint32_t n, const float **logits, size_t *stride, tess_error *err);

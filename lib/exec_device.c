@@ -3,13 +3,14 @@
  *
  * The caller's thread gives the operations of a run to the ranks' streams: from one barrier of all ranks to the next those of
  * rank 0, then those of rank 1, and so on. So no rank's stream is ever far ahead of another's, and no kernel waits for one that
- * the host has not given yet. The host waits once, at the end of a run.
+ * the host has not given yet. The host waits once, at the end of a head, or of a body that no head follows.
  *
  * A step brings to each rank, in one copy each: the batch (positions, sequences, addresses of pages) and the embedded rows, which
  * the CPU takes from the table in its memory. The batch of a rank is one block, on the host and on the device alike:
- *   pos[n_rows], seq[n_rows] (u32), then for each group of layers tables[n_seqs] (addresses in this block on the device), and for
- *   each group and sequence the addresses of its pages; with a K bias kept apart, for each kind of attention the addresses of
- *   the rope tables of each sequence, cs[n_seqs] and lanes[n_seqs]. Parts start at multiples of 16.
+ *   pos[n_rows], seq[n_rows] (u32); with a K bias kept apart, for each kind of attention the addresses of the rope tables of each
+ *   sequence, cs[n_seqs] and lanes[n_seqs]; for each group of layers tables[n_seqs] (addresses in this block on the device); then for
+ *   each group and sequence the addresses of its pages. Parts start at multiples of 16. So all that kernels are told the place of lies
+ *   at the same place for equally many rows and sequences (exec_graph.c).
  */
 #include "after_ops.h"
 #include "best_ops.h"
@@ -188,6 +189,7 @@ void device_close(exec *x)
     exec_device *d = x->device;
     bool lost;
     (void)comm_sync(x->comm, &lost, NULL);
+    graphs_end(x);
     for (uint32_t r = 0; d && r < x->model->shards.n_ranks; r++) {
         rank_state *k = &x->rank[r];
         rank_device *g = &d->rank[r];
@@ -227,11 +229,12 @@ void device_close(exec *x)
 /* ---- before a step: what it needs beyond what is there ---- */
 
 /* A larger block of device memory with the contents of src; the old one goes. Nothing runs at this time. */
-static tess_status renew(const exec *x, uint32_t r, const char *what, float **old, const float *src, uint64_t floats, tess_error *err)
+static tess_status renew(exec *x, uint32_t r, const char *what, float **old, const float *src, uint64_t floats, tess_error *err)
 {
     void *p;
     int code = device_alloc(&p, (size_t)floats * sizeof(float));
     if (code) return no_memory(x, r, what, floats * sizeof(float), code, err);
+    graphs_end(x);
     device_free(*old);
     *old = p;
     if (src) code = device_copy(p, src, (size_t)floats * sizeof(float), comm_stream(x->comm, r));
@@ -262,7 +265,7 @@ static tess_status reach_scratch(exec *x, uint32_t r, const exec_batch *b, tess_
 {
     rank_state *k = &x->rank[r];
     const shard_range q = x->model->shards.rank[r].q_head;
-    size_t want = op_cuda_attn_scratch(b->n_rows, q.hi - q.lo, arch_v_dim(&x->model->a), b->max_pos + 1);
+    size_t want = op_cuda_attn_scratch(b->n_rows, q.hi - q.lo, arch_v_dim(&x->model->a), x->positions);
     if (want <= k->scratch_floats) return TESS_OK;
     k->scratch_floats = 0;
     TRY(renew(x, r, "attention", &k->scratch, NULL, want, err));
@@ -306,28 +309,26 @@ static size_t put_batch(exec *x, const exec_batch *b, uint32_t r, uint8_t *stage
 {
     rank_state *k = &x->rank[r];
     uint8_t *there = x->device->rank[r].batch;
-    size_t at = 0, rows = align16(b->n_rows * sizeof *b->pos);
+    const size_t rows = align16(b->n_rows * sizeof *b->pos), list = align16(b->n_seqs * sizeof(void *)), lists = put_ropes(x, b, r, stage, 2 * rows);
+    size_t at = lists + x->kv->n_groups * list;
     if (stage) {
         memcpy(stage, b->pos, b->n_rows * sizeof *b->pos);
         memcpy(stage + rows, b->seq, b->n_rows * sizeof *b->seq);
         k->pos = (const uint32_t *)(void *)there;
         k->seq = (const uint32_t *)(void *)(there + rows);
     }
-    at = 2 * rows;
     for (uint32_t g = 0; g < x->kv->n_groups; g++) {
-        size_t list = at;
-        if (stage) k->tables[g] = (uint8_t *const *const *)(void *)(there + at);
-        at += align16(b->n_seqs * sizeof(void *));
+        if (stage) k->tables[g] = (uint8_t *const *const *)(void *)(there + lists + g * list);
         for (uint32_t s = 0; s < b->n_seqs; s++) {
             if (stage) {
                 const void *pages = there + at;
-                memcpy(stage + list + s * sizeof pages, &pages, sizeof pages);
+                memcpy(stage + lists + g * list + s * sizeof pages, &pages, sizeof pages);
                 memcpy(stage + at, b->tables[g][r][s], n_pages[s] * sizeof(void *));
             }
             at += align16(n_pages[s] * sizeof(void *));
         }
     }
-    return put_ropes(x, b, r, stage, at);
+    return at;
 }
 
 static tess_status reach_batch(exec *x, uint32_t r, const exec_batch *b, const size_t *n_pages, tess_error *err)
@@ -343,6 +344,7 @@ static tess_status reach_batch(exec *x, uint32_t r, const exec_batch *b, const s
             device_free(p);
             return no_memory(x, r, "block tables", cap, code, err);
         }
+        graphs_end(x);
         device_free(d->batch);
         device_host_free(d->stage);
         d->batch = p;
@@ -524,7 +526,8 @@ tess_status device_body(exec *x, tess_error *err)
         int fed = feed_begin(x->model->feed, code ? &(uint32_t){0} : &rank);
         if (!code) code = fed;
     }
-    if (!code) code = give_program(x, &rank);
+    if (!code) code = graph_give(x, give_program, &rank);
+    if (!code && x->batch->head_follows && !x->stopped && !x->model->feed) return TESS_OK; /* the head waits */
     tess_status st = finish(x, code, MIN(rank, x->model->shards.n_ranks - 1), err);
     if (x->model->feed) feed_end(x->model->feed);
     return st;

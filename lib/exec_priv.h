@@ -1,4 +1,4 @@
-/* exec_priv.h - the state of an executor, shared by exec.c, exec_moe.c, exec_rope.c and exec_device.c. */
+/* exec_priv.h - the state of an executor, shared by the files exec*.c. */
 #ifndef TESS_EXEC_PRIV_H
 #define TESS_EXEC_PRIV_H
 #include "exec.h"
@@ -46,6 +46,15 @@ typedef struct {
     uint32_t copied[MAX_RANKS][ARCH_MAX_ATTN_KINDS];
 } rope_set;
 
+/* A shape of decoding steps (exec_graph.c). */
+enum { STEP_GRAPHS = 16 };
+typedef struct {
+    uint32_t n_rows, positions, rope_key; /* n_rows 0: none */
+    bool refused;  /* it can not be recorded */
+    uint64_t used; /* the last step that it was of */
+    void *graph;   /* NULL: not recorded */
+} step_graph;
+
 struct exec {
     mem m;
     const tess_model *model;
@@ -70,10 +79,12 @@ struct exec {
     bool gemm;         /* all devices can, and may, compute large prompts near the exact text only */
     uint32_t *taken;   /* [rank][instruction], exec_shares.c; CPU only */
     bool broken;       /* a device is lost: the context can only be closed */
+    step_graph graphs[STEP_GRAPHS];
+    uint64_t step;
     /* of the run under way */
     const program *prog;
     const exec_batch *batch;
-    uint32_t n_rows;
+    uint32_t n_rows, positions; /* positions: attention reckons with so many */
     const uint32_t *cancel;
     uint32_t stop[2];
     bool stopped;
@@ -122,6 +133,10 @@ const model_linear *exec_linear(const exec *x, const rank_state *k, const prog_i
 void exec_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n);
 /* exec_joint.c: c and the c->joined instructions behind it, in one launch of the rank's device. */
 void exec_joint(const exec *x, rank_state *k, const prog_instr *c);
+/* exec_graph.c: puts the body into the stream, by `give` or as a graph that `give` was recorded into. A code, of *rank. */
+int graph_give(exec *x, int (*give)(exec *x, uint32_t *rank), uint32_t *rank);
+void graphs_end(exec *x); /* buffers move; nothing runs at this time */
+uint32_t exec_positions_bound(const exec_batch *b);
 /* exec_device.c: the ranks on devices. */
 tess_status device_open(exec *x, tess_error *err);
 void device_close(exec *x);

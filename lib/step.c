@@ -181,16 +181,20 @@ static tess_status best_ids(tess_ctx *c, const exec_batch *b, const uint32_t *ro
     return TESS_OK;
 }
 
-/* What was asked for of the rows: at the front of `want` those whose logits are, at its end those whose best ids will do. */
-static tess_status run_heads(tess_ctx *c, const exec_batch *b, tess_error *err)
+/* What is asked for of the rows: at the front of `want` those whose logits are, *n, from *end on those whose best ids will do. */
+static void choose_heads(tess_ctx *c, const exec_batch *b, uint32_t *n, uint32_t *end)
 {
-    uint32_t n = 0, end = c->p.max_step_tokens;
+    *n = 0, *end = c->p.max_step_tokens;
     for (uint32_t r = 0; r < b->n_rows; r++) {
         const ctx_seq *s = &c->seqs[c->batch_seq[b->seq[r]]];
         bool last = b->pos[r] + 1 == s->n;
-        if (last && best_of(c, s)) c->want[--end] = r;
-        else if (last || (s->p.flags & TESS_SEQ_ALL_LOGITS)) c->want[n++] = r;
+        if (last && best_of(c, s)) c->want[--*end] = r;
+        else if (last || (s->p.flags & TESS_SEQ_ALL_LOGITS)) c->want[(*n)++] = r;
     }
+}
+
+static tess_status run_heads(tess_ctx *c, const exec_batch *b, uint32_t n, uint32_t end, tess_error *err)
+{
     TRY(all_logits(c, b, c->want, n, err));
     return best_ids(c, b, c->want + end, c->p.max_step_tokens - end, err);
 }
@@ -266,12 +270,15 @@ tess_status ctx_step(tess_ctx *c, tess_event *ev, size_t *n, tess_error *err)
     TRY(take_pages(c, &n_seqs, err));
     TRY(prepare_logits(c, n_seqs, err));
     build_batch(c, n_seqs, &b);
+    uint32_t n_logits, best;
+    choose_heads(c, &b, &n_logits, &best);
+    b.head_follows = n_logits > 0 || best < c->p.max_step_tokens;
     TRY(exec_prepare(c->exec, &b, err));
     tess_status st = exec_body(c->exec, &b, &c->cancel, err);
     if (st < 0) {
         __atomic_store_n(&c->cancel, 0, __ATOMIC_RELAXED);
         return st;
     }
-    TRY(run_heads(c, &b, err));
+    TRY(run_heads(c, &b, n_logits, best, err));
     return commit(c, n_seqs, ev, n, err);
 }

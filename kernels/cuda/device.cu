@@ -122,6 +122,27 @@ int device_event_record(void *event, void *stream) { return cudaEventRecord((cud
 int device_event_wait(void *event, void *stream) { return cudaStreamWaitEvent((cudaStream_t)stream, (cudaEvent_t)event, 0); }
 int device_event_sync(void *event) { return cudaEventSynchronize((cudaEvent_t)event); }
 
+int device_capture_begin(void *stream) { return cudaStreamBeginCapture((cudaStream_t)stream, cudaStreamCaptureModeThreadLocal); }
+
+int device_capture_end(void *stream, void **graph)
+{
+    cudaGraph_t made = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    cudaError_t e = cudaStreamEndCapture((cudaStream_t)stream, &made);
+    if (e == cudaSuccess) e = cudaGraphInstantiate(&exec, made, 0);
+    if (made) (void)cudaGraphDestroy(made);
+    if (e != cudaSuccess) (void)cudaGetLastError(); /* what can not be recorded can still be launched */
+    *graph = e == cudaSuccess ? exec : nullptr;
+    return e;
+}
+
+int device_graph_launch(void *graph, void *stream) { return cudaGraphLaunch((cudaGraphExec_t)graph, (cudaStream_t)stream); }
+
+void device_graph_close(void *graph)
+{
+    if (graph) (void)cudaGraphExecDestroy((cudaGraphExec_t)graph);
+}
+
 bool device_peer_possible(uint32_t device, uint32_t peer)
 {
     int can = 0;

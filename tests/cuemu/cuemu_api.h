@@ -53,9 +53,12 @@ unsigned cuemu_report_count(void);       /* since the start or cuemu_reset */
 const char *cuemu_report_text(void);     /* the first of them, or "" */
 bool cuemu_checked(void);                /* kernels tell of every access (see check.cc) */
 size_t cuemu_live_bytes(void);           /* device and pinned memory that is allocated */
-uint64_t cuemu_allocs(void);             /* calls so far that allocate device or pinned memory, launches: for counting loops */
+/* Calls so far, for counting loops: that allocate device or pinned memory; that launch a kernel or a graph, or put one into a graph;
+ * that wait for a device. */
+uint64_t cuemu_allocs(void);
 uint64_t cuemu_launches(void);
 uint64_t cuemu_time(void);               /* virtual nanoseconds, which stand nearly still but for waiting */
+uint64_t cuemu_waits(void);
 uint64_t cuemu_switches(void);           /* of threads: equal for equal seeds */
 
 #ifdef __cplusplus

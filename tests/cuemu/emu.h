@@ -213,7 +213,7 @@ struct emu_settings {
 struct emu_state_all {
     uint64_t seed, random, now;    /* now: virtual nanoseconds */
     uint64_t events, idle, jump, waited; /* progress made; polls in vain since; next step of time; time jumped since */
-    uint64_t switches, n_allocs, n_launches;
+    uint64_t switches, n_allocs, n_launches, n_waits;
     emu_settings set;
     emu_device device[EMU_DEVICES];
     std::vector<CUstream_st *> streams;

@@ -52,6 +52,7 @@ static bool device_is_idle(void *device) { return !emu_ops_pending(*static_cast<
 
 static cudaError_t wait_op(const emu_op_ref &op)
 {
+    emu.n_waits++;
     if (!op) return sticky();
     if (!emu_drive(op_is_done, op.get())) return cudaErrorUnknown;
     check_host_wait(op.get());
@@ -61,6 +62,7 @@ static cudaError_t wait_op(const emu_op_ref &op)
 
 static cudaError_t wait_device(int device)
 {
+    emu.n_waits++;
     if (!emu_drive(device_is_idle, &device)) return cudaErrorUnknown;
     for (CUstream_st *s : emu.streams)
         if (s->device == device && s->last) check_host_wait(s->last.get());
@@ -514,6 +516,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
     ENTER();
     if (!exec || !stream) return give(cudaErrorInvalidResourceHandle);
+    emu.n_launches++;
+    if (emu.set.fail_launch && --emu.set.fail_launch == 0) return give(cudaErrorLaunchFailure);
     const emu_op_ref op = emu_op_new(OP_GRAPH, stream->device);
     op->graph = exec;
     return give(emu_submit(stream, op));

@@ -58,7 +58,7 @@ static void state_clear(uint64_t seed)
     emu.seed = seed;
     emu.random = seed * 0x2545f4914f6cdd1du;
     emu.now = 1000000000;
-    emu.events = emu.idle = emu.waited = emu.switches = emu.n_allocs = emu.n_launches = 0;
+    emu.events = emu.idle = emu.waited = emu.switches = emu.n_allocs = emu.n_launches = emu.n_waits = 0;
     emu.jump = 1000;
     emu.reports = 0;
     emu.smem_allowed.clear();
@@ -113,6 +113,7 @@ const char *cuemu_report_text(void) { return emu.first_report.c_str(); }
 uint64_t cuemu_allocs(void) { return emu.n_allocs; }
 uint64_t cuemu_launches(void) { return emu.n_launches; }
 uint64_t cuemu_time(void) { return emu.now; }
+uint64_t cuemu_waits(void) { return emu.n_waits; }
 uint64_t cuemu_switches(void) { return emu.switches; }
 size_t cuemu_live_bytes(void) { return emu_live_bytes(); }
 

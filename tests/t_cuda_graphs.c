@@ -1,0 +1,227 @@
+/*
+ * t_cuda_graphs.c - decoding steps as graphs (lib/exec_graph.c) on virtual devices: the bits of a run without them, while sequences come
+ * and go, grow over chunks of attention and make buffers move; what a step asks of the host; every launch failing once while a
+ * step is recorded and when it is given.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine_kit.h"
+
+enum { LATE = 20 /* steps after which the last sequence comes */, SEQS = 4, MOST = 300 };
+static const struct { int n_prompt; uint32_t max_new; } seqs[SEQS] = {{236, 60}, {30, 12}, {3, 40}, {70, 25}};
+typedef struct {
+    int32_t ids[SEQS][64];
+    unsigned n[SEQS];
+    float last[SEQS][VOCAB];
+} texts;
+
+static char path[3][256]; /* bf16 with 2 layers; q8 with 2 and with 4 */
+
+static int open_files(void **state)
+{
+    static const struct { uint32_t dtype, layers; } files[] = {{DT_BF16, 2}, {DT_Q8, 2}, {DT_Q8, 4}};
+    (void)state;
+    tess_error e;
+    for (unsigned i = 0; i < ARRAY_LEN(files); i++) {
+        model_kit x;
+        model_kit_init(&x);
+        x.dtype = files[i].dtype;
+        x.both_signs = true;
+        x.a.n_layers = files[i].layers;
+        x.a.max_ctx = 1024;
+        x.a.attn_scale = 20; /* scores of about 1 */
+        snprintf(path[i], sizeof path[i], "%s/t_cuda_graphs-%ld-%u.tess", getenv("BUILD") ? getenv("BUILD") : "build", (long)getpid(), i);
+        if (!model_kit_write(&x, path[i], &e)) return puts(e.text), 1;
+    }
+    cuemu_set_quiet(true);
+    return 0;
+}
+static int remove_files(void **state)
+{
+    (void)state;
+    return unlink(path[0]) | unlink(path[1]) | unlink(path[2]);
+}
+
+static void open_all(const char *file, const char *devices, tess_model **m, tess_ctx **c)
+{
+    tess_error e;
+    if (open_on(file, devices, NULL, m, &e) < 0 || open_ctx(*m, SEQS, 128, 0, c, &e) < 0) fail_msg("%s: %s", devices, e.text);
+}
+
+static tess_seq add(tess_ctx *c, unsigned i)
+{
+    tess_seq_params p;
+    tess_seq s;
+    tess_error e;
+    int32_t ids[MOST];
+    tess_seq_params_init(&p);
+    p.max_new = seqs[i].max_new;
+    p.flags = TESS_SEQ_IGNORE_EOS | TESS_SEQ_FEED_LAST;
+    for (int k = 0; k < seqs[i].n_prompt; k++) ids[k] = (k * 37 + (int)i * 11 + k * k % 7) % VOCAB;
+    if (tess_seq_open(c, &p, &s, &e) < 0 || tess_seq_append(c, s, ids, (size_t)seqs[i].n_prompt, &e) < 0) fail_msg("%s", e.text);
+    return s;
+}
+
+/* ---- the same bits ---- */
+static void write_texts(const char *file, const char *devices, texts *t)
+{
+    tess_model *m;
+    tess_ctx *c;
+    tess_seq s[SEQS];
+    tess_error e;
+    tess_event ev[32];
+    size_t n;
+    unsigned there = SEQS - 1;
+    memset(t, 0, sizeof *t);
+    open_all(file, devices, &m, &c);
+    for (unsigned i = 0; i < there; i++) s[i] = add(c, i);
+    for (unsigned step = 0;; step++) {
+        if (step == LATE) s[there] = add(c, there), there++;
+        const tess_status st = tess_step(c, ev, 32, &n, &e);
+        if (st < 0) fail_msg("%s: %s", devices, e.text);
+        for (size_t k = 0; k < n; k++)
+            for (unsigned i = 0; i < there; i++)
+                if (ev[k].seq == s[i] && ev[k].kind == TESS_EV_TOKEN) t->ids[i][t->n[i]++] = ev[k].token;
+        if (st == TESS_IDLE) break;
+    }
+    for (unsigned i = 0; i < SEQS; i++) {
+        assert_int_equal(t->n[i], seqs[i].max_new);
+        memcpy(t->last[i], tess_seq_logits(c, s[i], NULL), sizeof t->last[i]);
+    }
+    tess_ctx_close(c);
+    tess_model_close(m);
+}
+
+static void texts_are_equal(void **state)
+{
+    (void)state;
+    for (unsigned f = 0; f < 2; f++) {
+        texts want, got;
+        cuemu_reset(1);
+        write_texts(path[f], "cuda:0,0", &want); /* several ranks: no graphs */
+        for (unsigned seed = 2; seed < (cuemu_checked() ? 3 : 5); seed++) {
+            cuemu_reset(seed);
+            write_texts(path[f], "cuda:0", &got);
+            for (unsigned i = 0; i < SEQS; i++) {
+                assert_memory_equal(want.ids[i], got.ids[i], sizeof want.ids[i]);
+                assert_memory_equal(want.last[i], got.last[i], sizeof want.last[i]);
+            }
+            no_reports();
+        }
+    }
+}
+
+/* ---- what a step asks of the host ---- */
+typedef struct { uint64_t allocs, launches, waits; } asked;
+static asked asked_so_far(void) { return (asked){cuemu_allocs(), cuemu_launches(), cuemu_waits()}; }
+
+static void steps(tess_ctx *c, unsigned count)
+{
+    tess_error e;
+    tess_event ev[16];
+    size_t n;
+    for (; count > 0; count--)
+        if (tess_step(c, ev, 16, &n, &e) < 0) fail_msg("%s", e.text);
+}
+
+/* Of the k-th decoding step of two sequences. */
+static asked asked_by(const char *file, unsigned k)
+{
+    tess_model *m;
+    tess_ctx *c;
+    open_all(file, "cuda:0", &m, &c);
+    add(c, 2);
+    add(c, 3);
+    steps(c, k);
+    const asked was = asked_so_far();
+    steps(c, 1);
+    const asked is = asked_so_far();
+    tess_ctx_close(c);
+    tess_model_close(m);
+    return (asked){is.allocs - was.allocs, is.launches - was.launches, is.waits - was.waits};
+}
+
+/* The first step brings the prompts, the second is launched, the third recorded, the others are graphs: the number of layers does not
+ * matter any more. 70 + 6 and 3 + 6 ids are no edge of a page. */
+static void one_launch_for_all_layers(void **state)
+{
+    (void)state;
+    cuemu_reset(1);
+    for (unsigned f = 1; f < 3; f++) {
+        const uint64_t layers = f == 1 ? 2 : 4;
+        const asked a = asked_by(path[f], 1), b = asked_by(path[f], 2), d = asked_by(path[f], 5);
+        assert_int_equal(b.launches, a.launches + 1);
+        assert_int_equal(a.launches - d.launches + 1, 7 * layers + 1 /* the first norm */);
+        assert_int_equal(d.launches, 1 + 4 /* rows of the head, norm and groups, logits, best ids */);
+        assert_int_equal(d.allocs, 0);
+        assert_int_equal(a.waits, 1);
+        assert_int_equal(b.waits, 1);
+        assert_int_equal(d.waits, 1);
+    }
+    no_reports();
+}
+
+/* ---- failures ---- */
+/* Launch n behind the first decoding step fails. */
+static void with_failure(unsigned n, const texts *want, unsigned *refused, unsigned *failed)
+{
+    tess_model *m;
+    tess_ctx *c;
+    tess_error e;
+    tess_event ev[16];
+    size_t k;
+    unsigned got = 0;
+    open_all(path[1], "cuda:0", &m, &c);
+    const tess_seq s = add(c, 2);
+    tess_status st = TESS_OK;
+    for (unsigned step = 0; st != TESS_IDLE; step++) {
+        if (step == 2) cuemu_set_fail_launch(n), cuemu_set_loose(true);
+        st = tess_step(c, ev, 16, &k, &e);
+        if (step == 2) cuemu_set_loose(false);
+        if (st < 0) {
+            assert_int_equal(st, TESS_E_DEVICE);
+            assert_non_null(strstr(e.text, "tried again"));
+            ++*failed;
+        } else if (step == 2) ++*refused;
+        for (size_t i = 0; st >= 0 && i < k; i++)
+            if (ev[i].kind == TESS_EV_TOKEN) assert_int_equal(ev[i].token, want->ids[2][got++]);
+    }
+    assert_int_equal(got, seqs[2].max_new);
+    assert_memory_equal(tess_seq_logits(c, s, NULL), want->last[2], sizeof want->last[2]);
+    tess_ctx_close(c);
+    tess_model_close(m);
+    no_reports();
+}
+
+static void every_launch_of_a_record_fails_once(void **state)
+{
+    enum { RECORDED = 11, GIVEN = 5 };
+    (void)state;
+    texts want;
+    unsigned refused = 0, failed = 0;
+    cuemu_reset(1);
+    write_texts(path[1], "cuda:0", &want);
+    for (unsigned n = 1; n <= RECORDED + GIVEN; n++) {
+        cuemu_reset(n);
+        with_failure(n, &want, &refused, &failed);
+    }
+    assert_int_equal(refused, RECORDED); /* then the step is launched operation by operation */
+    assert_int_equal(failed, GIVEN);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_launch_for_all_layers),
+        cmocka_unit_test(texts_are_equal),
+        cmocka_unit_test(every_launch_of_a_record_fails_once),
+    };
+    return cmocka_run_group_tests(tests, open_files, remove_files);
+}
