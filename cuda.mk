@@ -35,6 +35,8 @@ NVCC_FLAGS = -std=c++17 -O3 -fmad=false -Werror all-warnings -Xcompiler $(NVCC_H
 $(BUILD)/nvcc-flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(NVCC) $(NVCC_FLAGS)' | cmp -s - $@ || echo '$(NVCC) $(NVCC_FLAGS)' > $@
+# wgmma is in no architecture but sm_90a, and what is built for that runs on 9.0 alone.
+$(BUILD)/obj/kernels/cuda/gemm_wide.o: private NVCC_GEN = $(if $(filter 90,$(CUDA_ARCHS)),-gencode arch=compute_90a$(comma)code=sm_90a,-gencode arch=compute_$(NVCC_LAST)$(comma)code=sm_$(NVCC_LAST))
 $(BUILD)/obj/%.o: %.cu $(BUILD)/nvcc-flags
 	@mkdir -p $(@D)
 	$(SAY) NVCC '$<'

@@ -25,11 +25,11 @@ extern "C" {
  * products are exact and sums f32, in ascending leaves and in each in ascending K, 16 columns a step. So y differs from the exact sum of products by
  * at most 2^-7.9 of the sum of their magnitudes (K to 2^16). The bits of y[t][row] depend on that row of w, its leaves and x[t] alone.
  * scratch: device memory of op_cuda_gemm_scratch bytes, at a multiple of 16. x_ready: the last call with this scratch had the same x, n_tokens and
- * columns of leaves. Floats of type f32 are refused.
+ * columns of leaves. wide: by wgmma; op_cuda_gemm_wide must have said that the device has it. Floats of type f32 are refused.
  */
 typedef struct {
     const op_weight *w; const float *bias; const float *x; size_t xs; uint32_t n_tokens; float *y; size_t ys;
-    void *scratch; bool x_ready;
+    void *scratch; bool x_ready, wide;
 } op_gemm_args;
 
 
@@ -75,6 +75,8 @@ int op_cuda_load(void);
 size_t op_cuda_attn_scratch(uint32_t n_tokens, uint32_t n_heads, uint32_t v_dim, uint32_t max_pos);
 /* Tokens from which on gemm is faster than linear for weights of this type; UINT32_MAX: it does not take them. q8 and q4: the same. */
 uint32_t op_cuda_gemm_from(uint32_t dtype);
+/* Whether the selected device has wgmma, and this program was built for it. It does not say that the results are right: try it. */
+bool op_cuda_gemm_wide(void);
 size_t op_cuda_gemm_scratch(const op_weight *w, uint32_t n_tokens);
 
 #ifdef __cplusplus

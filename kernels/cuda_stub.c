@@ -56,6 +56,7 @@ size_t op_cuda_attn_scratch(uint32_t n_tokens, uint32_t n_heads, uint32_t v_dim,
     return UNUSED(n_tokens), UNUSED(n_heads), UNUSED(v_dim), UNUSED(max_pos), 0;
 }
 uint32_t op_cuda_gemm_from(uint32_t dtype) { return UNUSED(dtype), UINT32_MAX; }
+bool op_cuda_gemm_wide(void) { return false; }
 size_t op_cuda_gemm_scratch(const op_weight *w, uint32_t n_tokens) { return UNUSED(w), UNUSED(n_tokens), 0; }
 
 int best_of_leaves(const best_args *a, void *stream) { return UNUSED(a), UNUSED(stream), NO_CUDA; }

@@ -35,7 +35,7 @@ struct exec_device {
     bool counts_lost;        /* a launch failed: counts may not be 0 */
 };
 
-static tess_status no_memory(const exec *x, uint32_t r, const char *what, uint64_t bytes, int code, tess_error *err)
+tess_status device_no_memory(const exec *x, uint32_t r, const char *what, uint64_t bytes, int code, tess_error *err)
 {
     return ERR(err, TESS_E_NOMEM, "%s: no %llu MB of memory for %s: %s", devices_name(comm_devices(x->comm), r).text, (unsigned long long)((bytes >> 20) + 1), what, device_error(code));
 }
@@ -107,7 +107,7 @@ static tess_status open_counts(exec *x, uint32_t r, tess_error *err)
     int code = device_alloc(&p, k->n_counts * sizeof *k->counts);
     k->counts = p;
     if (!code) code = device_fill(p, 0, k->n_counts * sizeof *k->counts, k->stream);
-    return code ? no_memory(x, r, "activations", k->n_counts * sizeof *k->counts, code, err) : TESS_OK;
+    return code ? device_no_memory(x, r, "activations", k->n_counts * sizeof *k->counts, code, err) : TESS_OK;
 }
 
 static tess_status open_rank(exec *x, uint32_t r, tess_error *err)
@@ -129,36 +129,7 @@ static tess_status open_rank(exec *x, uint32_t r, tess_error *err)
     k->logits = q;
     d->rows = s;
     d->best = b;
-    return code ? no_memory(x, r, "activations", act + logits, code, err) : open_counts(x, r, err);
-}
-
-/* Whether large prompts may be computed near the exact text, and whether bf16 tensor cores are there to do it. All ranks alike: a sum over
- * ranks takes one partial sum of each, or one of each leaf. */
-static tess_status allow_gemm(exec *x, tess_error *err)
-{
-    const device_list *d = comm_devices(x->comm);
-    x->gemm = x->model->compute == TESS_COMPUTE_AUTO;
-    for (uint32_t r = 0; x->gemm && r < d->n; r++) {
-        device_props p;
-        int code = device_get(d->id[r], &p);
-        if (code) return devices_fail(d, r, "the device can not be used", code, err);
-        x->gemm = p.major >= 8;
-    }
-    return TESS_OK;
-}
-
-static tess_status open_gemm(exec *x, uint32_t r, tess_error *err)
-{
-    rank_state *k = &x->rank[r];
-    size_t most = 0;
-    for (uint32_t i = 0; x->gemm && i < x->body.n_code; i++) {
-        if (x->body.code[i].op != PROG_LINEAR) continue;
-        const op_weight *w = &exec_linear(x, k, &x->body.code[i])->w;
-        if (x->max_rows >= op_cuda_gemm_from(w->dtype)) most = MAX(most, op_cuda_gemm_scratch(w, x->max_rows));
-    }
-    int code = most ? comm_select(x->comm, r) : 0;
-    if (most && !code) code = device_alloc(&k->gemm, most);
-    return code ? no_memory(x, r, "large prompts", most, code, err) : TESS_OK;
+    return code ? device_no_memory(x, r, "activations", act + logits, code, err) : open_counts(x, r, err);
 }
 
 tess_status device_open(exec *x, tess_error *err)
@@ -169,10 +140,10 @@ tess_status device_open(exec *x, tess_error *err)
     exec_device *d = x->device = mem_zalloc(&x->m, sizeof *x->device);
     if (!d) return ERR(err, TESS_E_NOMEM, "no memory for a context");
     if (!x->model->cuda) return ERR(err, TESS_E_DEVICE, "this program was built without CUDA");
-    TRY(allow_gemm(x, err));
+    TRY(gemm_allow(x, err));
     for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
         TRY(open_rank(x, r, err));
-        TRY(open_gemm(x, r, err));
+        TRY(gemm_open(x, r, err));
     }
     int code = device_host_alloc(&p, (size_t)embed);
     d->embed[0] = p;
@@ -180,7 +151,7 @@ tess_status device_open(exec *x, tess_error *err)
     if (!code) code = device_host_alloc(&p, EXEC_HEAD_ROWS * sizeof *d->rows), d->rows = code ? NULL : p;
     if (!code) code = device_host_alloc(&p, best_room(x->model->shards.vocab.n_leaves)), d->best = code ? NULL : p;
     if (!code) code = device_host_alloc(&p, (size_t)logits), x->logits = code ? NULL : p;
-    if (code) return no_memory(x, 0, "pinned memory", embed + logits, code, err);
+    if (code) return device_no_memory(x, 0, "pinned memory", embed + logits, code, err);
     return plan_outboxes(x, err);
 }
 
@@ -196,7 +167,7 @@ void device_close(exec *x)
         (void)comm_select(x->comm, r);
         device_free(k->act);
         device_free(k->scratch);
-        device_free(k->gemm);
+        gemm_close(k);
         device_free(k->logits);
         device_free(k->counts);
         device_free(g->rows);
@@ -210,7 +181,6 @@ void device_close(exec *x)
                 device_free(x->ropes[l].lanes_copy[r][i]);
             }
         k->act = k->scratch = k->logits = NULL;
-        k->gemm = NULL;
         k->counts = NULL;
     }
     if (d) {
@@ -233,7 +203,7 @@ static tess_status renew(exec *x, uint32_t r, const char *what, float **old, con
 {
     void *p;
     int code = device_alloc(&p, (size_t)floats * sizeof(float));
-    if (code) return no_memory(x, r, what, floats * sizeof(float), code, err);
+    if (code) return device_no_memory(x, r, what, floats * sizeof(float), code, err);
     graphs_end(x);
     device_free(*old);
     *old = p;
@@ -342,7 +312,7 @@ static tess_status reach_batch(exec *x, uint32_t r, const exec_batch *b, const s
         if (!code) code = device_host_alloc(&q, cap);
         if (code) {
             device_free(p);
-            return no_memory(x, r, "block tables", cap, code, err);
+            return device_no_memory(x, r, "block tables", cap, code, err);
         }
         graphs_end(x);
         device_free(d->batch);
@@ -396,7 +366,7 @@ static void publish(exec *x, uint32_t from, uint32_t to)
             uint8_t *dst = comm_outbox(x->comm, r, x->device->turn + 1) + x->device->out_off[out];
             size_t leaf = stride * k->body.rows * sizeof *src, n = stride * x->n_rows * sizeof *src;
             uint32_t leaves = k->body.leaves[p->slots[out].width];
-            if (p->code[i].op == PROG_LINEAR && exec_gemm(x, exec_linear(x, k, &p->code[i])->w.dtype)) leaves = MIN(leaves, 1u);
+            if (p->code[i].op == PROG_LINEAR && exec_gemm(x, p->code[i].weight, exec_linear(x, k, &p->code[i])->w.dtype)) leaves = MIN(leaves, 1u);
             if (!k->code) k->code = device_copy_rows(dst, leaf, src, leaf, n, leaves, k->stream);
         }
     }
@@ -414,7 +384,7 @@ static void give_instr(const exec *x, rank_state *k, const prog_instr *c)
 {
     bool joint = c->joined > 0;
     for (uint32_t i = 0; i <= c->joined; i++)
-        if (c[i].op == PROG_LINEAR && exec_gemm(x, exec_linear(x, k, &c[i])->w.dtype)) joint = false;
+        if (c[i].op == PROG_LINEAR && exec_gemm(x, c[i].weight, exec_linear(x, k, &c[i])->w.dtype)) joint = false;
     if (joint) exec_joint(x, k, c);
     else
         for (uint32_t i = 0; i <= c->joined; i++) exec_instr(x, k, &c[i], 0, 1);
@@ -469,13 +439,6 @@ void device_embed(const exec *x, rank_state *k, const prog_instr *c)
     size_t stride;
     float *y = slot_at(x, k, c->out, &stride);
     k->code = device_copy(y, x->device->embed[c->weight == WT_POS], stride * x->n_rows * sizeof *y, k->stream);
-}
-
-void device_gemm(const exec *x, rank_state *k, const prog_instr *c, const op_linear_args *l)
-{
-    op_gemm_args a = {.w = l->w, .bias = l->bias, .x = l->x, .xs = l->xs, .n_tokens = l->n_tokens, .y = l->y, .ys = l->ys, .scratch = k->gemm};
-    a.x_ready = k->gemm_last && k->gemm_last + 1 == c && k->gemm_last->in[0] == c->in[0]; /* q, k and v; gate and up */
-    if (!k->code) k->code = x->model->cuda->gemm(&a, k->stream);
 }
 
 /* Rows of the tables, on the host. */

@@ -27,6 +27,7 @@ typedef struct {
     const op_cuda_table *cuda; /* the model's, but see exec_joint.c */
     int code;          /* first failure of an operation in this run */
     void *gemm;        /* scratch of large prompts, NULL: there are none here (exec_gemm) */
+    bool gemm_wide;    /* by wgmma, which was tried */
     const prog_instr *gemm_last; /* the last linear operation, if it went that way: what it made of x is still in the scratch */
     float *logits;     /* [EXEC_HEAD_ROWS][logits_stride], the rank's rows of the vocabulary */
     uint32_t logits_stride;
@@ -109,9 +110,12 @@ static inline shard_range columns_of(const exec *x, const rank_state *k, const p
     return k->few && c->how == HOW_OWN ? k->own[x->prog->slots[c->out].width] : (shard_range){0, all};
 }
 
-/* Whether linear operations with weights of this type go through op_cuda_table.gemm in this run: the number of rows decides. Leaves are
- * summed at once then, so a rank has one partial sum. */
-static inline bool exec_gemm(const exec *x, uint32_t dtype) { return x->gemm && x->n_rows >= op_cuda_gemm_from(dtype); }
+/* Whether the linear operation with this weight (WT_*) of this type goes through op_cuda_table.gemm in this run: the number of rows decides. What
+ * chooses experts is small and never does. Leaves are summed at once there, so a rank has one partial sum. */
+static inline bool exec_gemm(const exec *x, uint8_t weight, uint32_t dtype)
+{
+    return x->gemm && weight != WT_ROUTER && weight != WT_SH_SWITCH && x->n_rows >= op_cuda_gemm_from(dtype);
+}
 
 /* Calls operation `name` with the arguments `args`: on the CPU this thread's share of it, on a device all of it into the rank's stream.
  * Uses x, k, t, n of the place where it stands. After a failure a device rank does nothing more in this run. */
@@ -147,8 +151,13 @@ tess_status device_head_best(exec *x, const uint32_t *rows, uint32_t k, sampler_
 /* Shared slot `slot` of rank `owner`, where `reader` can read it. */
 float *device_shared(const exec *x, const rank_state *reader, const rank_state *owner, uint16_t slot, size_t *stride);
 void device_embed(const exec *x, rank_state *k, const prog_instr *c);
+tess_status device_no_memory(const exec *x, uint32_t r, const char *what, uint64_t bytes, int code, tess_error *err);
+/* exec_gemm.c: large prompts on devices. open and close: memory of a rank, while the comm has its device selected. */
+tess_status gemm_allow(exec *x, tess_error *err);
+tess_status gemm_open(exec *x, uint32_t r, tess_error *err);
+void gemm_close(rank_state *k);
 /* A linear operation of which exec_gemm is true. */
-void device_gemm(const exec *x, rank_state *k, const prog_instr *c, const op_linear_args *l);
+void gemm_run(const exec *x, rank_state *k, const prog_instr *c, const op_linear_args *l);
 /* Prompts and single rows are two kinds of work: a call for each run of rows of one kind. */
 void device_attn(const exec *x, rank_state *k, const op_attn_args *all);
 

@@ -15,6 +15,7 @@ for o in linear gemm experts attn_mma; do
     [ -f "$dir/$o.o" ] || continue
     "$tool" --dump-sass -arch sm_90 "$dir/$o.o" 2>>"$TMP/errors" | awk -f tests/sass_count.awk
 done >"$TMP/counts"
+[ ! -s "$TMP/counts" ] || "$tool" --dump-sass "$dir/gemm_wide.o" 2>>"$TMP/errors" | awk -f tests/sass_count.awk >>"$TMP/counts" # sm_90a
 why=$(grep -m 1 . "$TMP/errors") # cuobjdump wants nvdisasm beside it or in the PATH
 [ -s "$TMP/counts" ] || { skip "instructions of kernels: ${why:-built without sm_90}"; finish; }
 
@@ -86,9 +87,12 @@ float_shapeILj3ELj4ELj8E 512 656 1
 EOF
 
 # A warp of 64 x 64 and 32 columns: 64 mma, 16 loads of four matrices, and a fifth on that for addresses.
+# wgmma: two, in a stretch with the barrier and what names their operands; copies of 24 KB and of 28 KB (some warps: one less).
 if [ -f "$dir/gemm.o" ]; then
     rules "bf16 mma" <<'EOF'
 gemm_mma 64 96 8
+gemm_wideILj2E 2 52 6
+gemm_wideILj3E 2 52 5
 EOF
 fi
 

@@ -1,6 +1,6 @@
 # sass_count.awk - counts instructions in what `cuobjdump --dump-sass` prints; for check_sass.sh.
 #
-# A line for each kernel: its name, which products are counted (MMA if it has any, or IDP, or FFMA), and
+# A line for each kernel: its name, which products are counted (MMA, wgmma too, if it has any, or IDP, or FFMA), and
 #   local                          accesses of local memory in the whole kernel
 #   main all fma add mul ldsm      products, instructions, and some kinds of them, of the run with most products; a run is a
 #                                  stretch of code that nothing jumps into or out of
@@ -18,7 +18,7 @@ function among(lo, hi, what,   c, i) {
 }
 function report(   i, kind, c, most, from, lo, hi, first, last) {
     if (!n) return
-    kind = among(1, n, "^[HI]MMA") ? "MMA" : among(1, n, "^IDP") ? "IDP" : "FFMA"
+    kind = among(1, n, "^([HI]|HG)MMA") ? "MMA" : among(1, n, "^IDP") ? "IDP" : "FFMA"
     most = -1; from = 1
     for (i = 1; i <= n; i++) {
         if (!(op[i] ~ /^(BRA|BRX|EXIT|RET|CALL)/ || at[i + 1] in target || i == n)) continue

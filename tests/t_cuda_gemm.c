@@ -38,6 +38,9 @@ static void product_free(product *p)
     dev_free_all();
 }
 
+static bool wide; /* by wgmma; every test runs both ways where that is */
+#define EACH_WAY() for (int way_ = 0; wide = way_ == 1, way_ <= op_cuda_gemm_wide(); way_++)
+
 /* Tokens [first, first + n) on the device; gives the output between its guards. */
 static float *product_run(product *p, uint32_t first, uint32_t n)
 {
@@ -45,7 +48,7 @@ static float *product_run(product *p, uint32_t first, uint32_t n)
     dev_weight_make(&p->d, &p->w);
     p->d.w.runs = p->d.runs;
     dev = dev_guarded(y, p->ys * n);
-    op_gemm_args a = {.w = &p->d.w, .bias = DEV_COPY(p->bias, p->rows), .x = DEV_COPY(p->x + first * p->xs, (n - 1) * p->xs + p->n_k), .xs = p->xs, .n_tokens = n, .y = dev, .ys = p->ys};
+    op_gemm_args a = {.w = &p->d.w, .bias = DEV_COPY(p->bias, p->rows), .x = DEV_COPY(p->x + first * p->xs, (n - 1) * p->xs + p->n_k), .xs = p->xs, .n_tokens = n, .y = dev, .ys = p->ys, .wide = wide};
     a.scratch = dev_alloc(op_cuda_gemm_scratch(&p->d.w, n));
     ON_DEVICE(gemm, &a);
     dev_fetch(y, dev, p->ys * n);
@@ -101,14 +104,18 @@ static void gemm_is_near(void **state)
     NEED_DEVICE();
     static const uint32_t tokens[] = {1, 7, 8, 9, 16, 63, 64, 65, 127, 128, 129, 300};
     for (uint32_t i = 0; i < 4 * ARRAY_LEN(tokens); i++) {
+        wide = op_cuda_gemm_wide() && rnd(2);
         const uint32_t rows = between(1, 200), n_k = between(1, i % 4 ? 150 : 400);
         gemm_case(types[i % 4], between(1, MIN(6u, rows)), rnd(2) ? 1 : between(1, MIN(8u, n_k)), rows, n_k, tokens[i / 4]);
     }
-    for (size_t k = 0; k < ARRAY_LEN(types); k++) {
+    EACH_WAY() for (size_t k = 0; k < ARRAY_LEN(types); k++) {
         gemm_case(types[k], 1, 1, 257, 1300, 129); /* more pieces of K than stages, rows and tokens in tiles */
         gemm_case(types[k], 6, 8, 90, 8 * 33, 40); /* more runs than one launch takes */
         gemm_case(types[k], 1, 1, 8, 32, 128);
         gemm_case(types[k], 1, 2, 40, 128, 20); /* leaves that end where a stage does */
+        gemm_case(types[k], 3, 1, 375, 40, 9); /* some parts need a block more than others */
+        gemm_case(types[k], 2, 3, 560, 200, 20);
+        gemm_case(types[k], 1, 2, 263, 700, 330);
     }
 }
 
@@ -117,7 +124,7 @@ static void gemm_of_a_row(void **state)
 {
     (void)state;
     NEED_DEVICE();
-    for (uint32_t i = 0; i < 8; i++) {
+    EACH_WAY() for (uint32_t i = 0; i < 8; i++) {
         product p = product_make(types[i % 4], 2, i % 3 + 1, between(1, 150), between(64, 300), 140);
         float *all = product_run(&p, 0, 140);
         const uint32_t first = rnd(130), n = between(1, 10);
@@ -154,13 +161,15 @@ static void gemm_edges(void **state)
 {
     (void)state;
     NEED_DEVICE();
-    product p = product_make(DT_BF16, 1, 2, 20, 90, 17);
-    p.x[3 * p.xs + 5] = NAN;
-    float *y = product_run(&p, 0, 17);
-    for (uint32_t t = 0; t < 17; t++)
-        for (uint32_t r = 0; r < 20; r++) assert_int_equal(isnan(y[t * p.ys + r]) != 0, t == 3);
-    release(y);
-    product_free(&p);
+    EACH_WAY() {
+        product p = product_make(DT_BF16, 1, 2, 20, 90, 17);
+        p.x[3 * p.xs + 5] = NAN;
+        float *y = product_run(&p, 0, 17);
+        for (uint32_t t = 0; t < 17; t++)
+            for (uint32_t r = 0; r < 20; r++) assert_int_equal(isnan(y[t * p.ys + r]) != 0, t == 3);
+        release(y);
+        product_free(&p);
+    }
     op_run run = {.data = dev_alloc(4096), .block_stride = 512, .n_rows = 8, .n_k = 32};
     op_weight w = {.dtype = DT_BF16, .n_rows = 8, .n_k = 32, .n_leaves = 1, .n_parts = 1, .runs = &run};
     op_gemm_args a = {.w = &w};
@@ -174,13 +183,36 @@ static void gemm_edges(void **state)
     dev_free_all();
 }
 
+/* What fills the last stage of a leaf up is no factor of anything: an infinity at the leaf's first column, or behind its end, stays one. */
+static void gemm_of_infinities(void **state)
+{
+    (void)state;
+    NEED_DEVICE();
+    const float infinity = INFINITY;
+    EACH_WAY() {
+        product p = product_make(DT_BF16, 1, 2, 20, 90, 17);
+        const op_run *leaf = &p.w.runs[0];
+        const uint32_t lane = leaf->row_skip + 4; /* of row 4 */
+        dtype_from_f32(DT_BF16, &infinity, p.w.data[0] + lane / 8 * leaf->block_stride + lane % 8 * 2, 1);
+        p.x[5 * p.xs + leaf->n_k] = infinity;
+        float *y = product_run(&p, 0, 17);
+        for (uint32_t t = 0; t < 17; t++)
+            for (uint32_t r = 0; r < 20; r++)
+                if (t != 5 || r != 4) assert_int_equal(isinf(y[t * p.ys + r]) != 0, t == 5 || r == 4);
+        release(y);
+        product_free(&p);
+    }
+}
+
 int main(void)
 {
+    setenv("CUEMU_CAPABILITY", "90", 1); /* virtual devices have wgmma */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gemm_is_near),
         cmocka_unit_test(gemm_of_a_row),
         cmocka_unit_test(x_is_kept),
         cmocka_unit_test(gemm_edges),
+        cmocka_unit_test(gemm_of_infinities),
     };
     RUN_CUDA_TESTS(tests);
 }

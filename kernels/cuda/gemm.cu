@@ -2,8 +2,8 @@
  * gemm.cu - linear operations of large prompts near the text of ops.h, not its bits: op_gemm_args of cuda_ops.h.
  *
  * Three kernels in a row: x is rounded to bf16 into cores of 8 tokens x 8 columns; weights that are not bf16 are, into a panel in
- * TILE8 whose leaves follow each other, each padded to whole stages; gemm_mma.cuh multiplies. bf16 weights are read where they lie.
- * A panel costs 3 bytes of traffic a weight (q8) and pays from some hundred tokens on.
+ * TILE8 whose leaves follow each other, each padded to whole stages; gemm_mma.cuh multiplies, or gemm_wide.cu. bf16 weights are read where they lie.
+ * A panel costs 5 bytes of traffic a weight (q8) and pays from about a thousand tokens on (docs/cuda.md).
  * Scratch: x in cores, then the panel, part after part.
  */
 #include "gemm_mma.cuh"
@@ -24,9 +24,16 @@ uint32_t op_cuda_gemm_from(uint32_t dtype)
     case DT_BF16:
     case DT_F16: return 128;
     case DT_Q8:
-    case DT_Q4: return 512;
+    case DT_Q4: return 1024;
     default: return UINT32_MAX;
     }
+}
+
+bool op_cuda_gemm_wide(void)
+{
+    if (gemm_wide_load() == cudaSuccess) return true;
+    (void)cudaGetLastError(); /* it was asked, nothing failed */
+    return false;
 }
 
 size_t op_cuda_gemm_scratch(const op_weight *w, uint32_t n_tokens)
@@ -159,13 +166,13 @@ static int make_panel(gemm_runs *runs, uint32_t dtype, uint32_t columns, uint8_t
 }
 
 /* ---- the product ---- */
-static __global__ void CU_BOUNDS(GEMM_THREADS, 2) gemm_mma(gemm_args a, gemm_runs runs, uint32_t n_pieces)
+static __global__ void CU_BOUNDS(gemm_square::THREADS, 2) gemm_mma(gemm_args a, gemm_runs runs, uint32_t n_pieces)
 {
     DYN_SHARED(uint8_t, stage);
     const op_run *leaves = runs.run + blockIdx.z * runs.n_leaves;
-    const uint64_t block0 = (uint64_t)blockIdx.y * GEMM_SUB;
+    const uint64_t block0 = (uint64_t)blockIdx.y * gemm_square::ROWS;
     if (block0 >= run_blocks(leaves[0])) return; /* the whole block */
-    if (PTX_MMA_BF16) gemm_block(a, leaves, n_pieces, block0, blockIdx.x * GEMM_TILE, stage);
+    if (PTX_MMA_BF16) gemm_block(a, leaves, n_pieces, block0, blockIdx.x * gemm_square::TOKENS * TILE_ROWS, stage);
 }
 
 /* Tiles of tokens are neighbours: they share the rows that they read, and all of x stays in the cache. */
@@ -177,8 +184,9 @@ static int launch(const op_gemm_args *a, const gemm_runs &runs, uint32_t columns
     g.bias = a->bias, g.y = a->y, g.ys = a->ys, g.n_tokens = a->n_tokens;
     for (uint32_t i = 0; i < runs.n_parts; i++)
         if (part_blocks(&runs.run[i * runs.n_leaves]) > most) most = part_blocks(&runs.run[i * runs.n_leaves]);
-    dim3 grid(cu_ceil(a->n_tokens, GEMM_TILE), cu_ceil(most, GEMM_SUB), runs.n_parts);
-    return LAUNCH(gemm_mma, grid, GEMM_THREADS, GEMM_ST * GEMM_STAGE, stream, g, runs, columns / GEMM_KS);
+    if (a->wide) return gemm_wide_launch(&g, &runs, most, columns / GEMM_KS, stream);
+    dim3 grid(cu_ceil(a->n_tokens, gemm_square::TOKENS * TILE_ROWS), cu_ceil(most, gemm_square::ROWS), runs.n_parts);
+    return LAUNCH(gemm_mma, grid, gemm_square::THREADS, gemm_square::SHARED, stream, g, runs, columns / GEMM_KS);
 }
 
 int cu_gemm(const op_gemm_args *a, void *stream_)
@@ -203,6 +211,7 @@ int cu_gemm(const op_gemm_args *a, void *stream_)
 
 int cu_gemm_load(void)
 {
-    int e = cudaFuncSetAttribute(gemm_mma, cudaFuncAttributeMaxDynamicSharedMemorySize, GEMM_ST * GEMM_STAGE);
+    int e = cudaFuncSetAttribute(gemm_mma, cudaFuncAttributeMaxDynamicSharedMemorySize, gemm_square::SHARED);
+    (void)op_cuda_gemm_wide();
     return e == cudaSuccess ? cu_load(gemm_x, gemm_panel<DT_Q8>, gemm_panel<DT_Q4>, gemm_panel<DT_F16>, gemm_mma) : e;
 }

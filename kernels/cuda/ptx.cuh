@@ -272,5 +272,55 @@ __device__ __forceinline__ void mma_s8_from(int32_t (&d)[4], const uint32_t (&a)
 #endif
 }
 
+/*
+ * ---- wgmma of sm_90a: 64 x 256 x 16 by four warps, bf16 from shared memory, f32 sums in registers ----
+ *
+ * A matrix is given by its first core, and how far the next cores are along K and along the other axis (M or N). A core is 8 lines of 16 bytes, one
+ * after another: of A a line is 8 columns (K) of a row; of B, which is taken transposed, 8 of the N at one column. Sums lie as those
+ * of m16n8k16: warp w of the four has rows 16w to 16w + 15, d[n] the columns 8n to 8n + 7.
+ * The four warps, the first of them a multiple of four, do everything here together: begin; some multiplications, which are under way then; commit
+ * makes them a group; wait<N> until at most N groups are. Between begin and that wait nobody touches the sums, and
+ * wgmma_settle stands before the first begin and after the last wait. What threads brought into
+ * shared memory is seen after fence_async_shared in each of them and a barrier.
+ */
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define PTX_WGMMA 1
+typedef uint64_t wgmma_cores;
+__device__ __forceinline__ wgmma_cores wgmma_cores_at(const void *p, uint32_t k_step, uint32_t other_step)
+{
+    return (ptx_shared(p) >> 4 & 0x3fff) | (uint64_t)(k_step >> 4) << 16 | (uint64_t)(other_step >> 4) << 32;
+}
+__device__ __forceinline__ void fence_async_shared(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_begin(void) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit(void) { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void wgmma_wait(void) { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+#define PTX_SUM(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+#define PTX_SUMS4(n) PTX_SUM(n), PTX_SUM(n + 1), PTX_SUM(n + 2), PTX_SUM(n + 3)
+#define PTX_SUMS \
+    PTX_SUMS4(0), PTX_SUMS4(4), PTX_SUMS4(8), PTX_SUMS4(12), PTX_SUMS4(16), PTX_SUMS4(20), PTX_SUMS4(24), PTX_SUMS4(28)
+__device__ __forceinline__ void wgmma_bf16(float (&d)[32][4], wgmma_cores a, wgmma_cores b)
+{
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+                 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+                 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+                 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+                 "}, %128, %129, p, 1, 1, 0, 1; }"
+                 : PTX_SUMS
+                 : "l"(a), "l"(b) : "memory");
+}
+/* Keeps the compiler from using sums before a wait, or setting them after the begin. */
+__device__ __forceinline__ void wgmma_settle(float (&d)[32][4]) { asm volatile("" : PTX_SUMS : : "memory"); }
+#undef PTX_SUMS
+#undef PTX_SUMS4
+#undef PTX_SUM
+#else
+#define PTX_WGMMA 0
+#endif
+
 #endif /* __CUDACC__; without it cuemu.h, which cu.cuh includes, declares the twins */
 #endif

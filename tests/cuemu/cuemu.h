@@ -122,7 +122,7 @@ int cuemu_syncthreads(int op, int predicate, const char *site);
 
 enum cuemu_warp_op {
     CUEMU_WSYNC, CUEMU_SHFL, CUEMU_SHFL_UP, CUEMU_SHFL_DOWN, CUEMU_SHFL_XOR, CUEMU_BALLOT, CUEMU_RADD,
-    CUEMU_RAND, CUEMU_ROR, CUEMU_RXOR, CUEMU_LDMATRIX, CUEMU_MMA_F16, CUEMU_MMA_BF16, CUEMU_MMA_S8
+    CUEMU_RAND, CUEMU_ROR, CUEMU_RXOR, CUEMU_LDMATRIX, CUEMU_MMA_F16, CUEMU_MMA_BF16, CUEMU_MMA_S8, CUEMU_WGMMA
 };
 /* One warp operation of one lane; the lane that arrives last executes it for all of the mask. */
 struct cuemu_warp_args {
@@ -283,6 +283,22 @@ CUEMU_FN void cuemu_mma_from(int op, void *d, const void *a, const void *b, cons
     cuemu_mma(op, d, a, b, site);
 }
 #define mma_s8_from(d, a, b, c) cuemu_mma_from(CUEMU_MMA_S8, d, a, b, c, CUEMU_SITE)
+
+/* wgmma: done at the wait, with what is in shared memory then. */
+#define PTX_WGMMA 1
+struct wgmma_cores {
+    const void *p;
+    uint32_t k_step, other_step;
+};
+CUEMU_FN wgmma_cores wgmma_cores_at(const void *p, uint32_t k_step, uint32_t other_step) { return {p, k_step, other_step}; }
+void fence_async_shared(void);
+CUEMU_FN void wgmma_begin(void) {}
+CUEMU_FN void wgmma_settle(float (&)[32][4]) {}
+void cuemu_wgmma(void *d, wgmma_cores a, wgmma_cores b, const char *site);
+#define wgmma_bf16(d, a, b) cuemu_wgmma(d, a, b, CUEMU_SITE)
+void wgmma_commit(void);
+void cuemu_wgmma_wait(int groups);
+template <int N> CUEMU_FN void wgmma_wait(void) { cuemu_wgmma_wait(N); }
 
 /* ---- arithmetic of the device that the host's headers lack ---- */
 CUEMU_FN float __fadd_rn(float a, float b) { return a + b; }

@@ -4,6 +4,7 @@
  *   CUEMU_SEED=n           order of everything (default 1); printed in every report
  *   CUEMU_DEVICES=n        virtual devices, 0 to 8 (default 8)          CUEMU_MEM=bytes   memory of each (default 4 GiB)
  *   CUEMU_SMS=n            blocks resident on a device (default 4)
+ *   CUEMU_CAPABILITY=80    compute capability of the devices, 90: 9.0, with its shared memory and wgmma
  *   CUEMU_PEER=0           no peer access between devices
  *   CUEMU_FAIL_ALLOC=n     the n-th allocation of device or pinned memory fails (1 is the first)
  *   CUEMU_FAIL_LAUNCH=n    the n-th launch fails
@@ -34,6 +35,8 @@ void cuemu_reset(uint64_t seed);
 uint64_t cuemu_seed(void);
 void cuemu_set_devices(int n);
 void cuemu_set_sms(int n);
+void cuemu_set_capability(int v);
+void cuemu_set_bad_wgmma(bool bad);      /* its sums are wrong by one */
 void cuemu_set_memory(size_t bytes);
 void cuemu_set_peer_possible(bool possible);
 void cuemu_set_fail_alloc(unsigned n);  /* the n-th from now; 0: none */
@@ -59,6 +62,7 @@ uint64_t cuemu_allocs(void);
 uint64_t cuemu_launches(void);
 uint64_t cuemu_time(void);               /* virtual nanoseconds, which stand nearly still but for waiting */
 uint64_t cuemu_waits(void);
+uint64_t cuemu_wgmmas(void);             /* of a warp each */
 uint64_t cuemu_switches(void);           /* of threads: equal for equal seeds */
 
 #ifdef __cplusplus

@@ -41,7 +41,7 @@ enum {
     EMU_DEVICES = 8, EMU_PINNED = 8, EMU_SHARED = 9, EMU_STACKS = 10, EMU_ARENAS = 11,
     EMU_SLOTS = 64,               /* stream slots of vector clocks; slot 0 is the host */
     EMU_PAGE = 4096, EMU_STACK = 64 << 10, EMU_STACK_STRIDE = 128 << 10,
-    EMU_STATIC_SHARED = 48 << 10, EMU_MAX_SHARED = 99 << 10, EMU_SHARED_STRIDE = 512 << 10, EMU_MAX_THREADS = 1024,
+    EMU_STATIC_SHARED = 48 << 10, EMU_MAX_SHARED = 99 << 10, EMU_MAX_SHARED_90 = 227 << 10, EMU_SHARED_STRIDE = 512 << 10, EMU_MAX_THREADS = 1024,
     EMU_DEVICE_THREADS = 2048,    /* resident on a device */
     EMU_POLLS = 4
 };
@@ -70,6 +70,9 @@ enum emu_state : uint8_t { T_NEW, T_READY, T_BARRIER, T_WARP, T_DONE };
 
 struct emu_cp { char *dst; const char *src; uint32_t size, n; bool late; int group; };
 
+/* A wgmma under way. */
+struct emu_wgmma { void *d; wgmma_cores a, b; const char *site; int group; };
+
 struct emu_thread {
     void *sp;
     emu_stack *stack;
@@ -87,6 +90,9 @@ struct emu_thread {
     uint64_t peek_old;
     std::vector<emu_cp> *cp;       /* under way; NULL: none yet */
     int cp_group;
+    bool unseen;                   /* it brought something into shared memory that wgmma might not see yet */
+    std::vector<emu_wgmma> *wgmma; /* under way; NULL: none yet */
+    int wgmma_group;
     /* check.cc */
     uint16_t sub, warp_sub, fence_epoch, fence_sub;
     bool fenced;
@@ -112,6 +118,7 @@ struct emu_block {
     uint32_t stopped[EMU_MAX_THREADS / 32]; /* lanes that have ended or wait at the barrier, by warp */
     std::vector<emu_group> groups[EMU_MAX_THREADS / 32];
     int sync_op, count, leave;    /* of a barrier's predicates; how early the block is left: 0 never .. 3 */
+    bool unseen;                  /* by wgmma: what some thread brought before the last barrier */
     int shared_slot;
     char *static_at, *dyn_at;
     size_t static_used;
@@ -203,9 +210,9 @@ struct emu_device {
 };
 
 struct emu_settings {
-    int devices, sms, watchdog;
+    int devices, sms, watchdog, capability;
     size_t memory;
-    bool peer_possible, quiet, loose;
+    bool peer_possible, quiet, loose, bad_wgmma;
     unsigned fail_alloc, fail_launch, fail_copy, peer_fault_n;
     cuemu_peer_fault peer_fault;
 };
@@ -213,7 +220,7 @@ struct emu_settings {
 struct emu_state_all {
     uint64_t seed, random, now;    /* now: virtual nanoseconds */
     uint64_t events, idle, jump, waited; /* progress made; polls in vain since; next step of time; time jumped since */
-    uint64_t switches, n_allocs, n_launches, n_waits;
+    uint64_t switches, n_allocs, n_launches, n_waits, n_wgmmas;
     emu_settings set;
     emu_device device[EMU_DEVICES];
     std::vector<CUstream_st *> streams;
@@ -225,6 +232,7 @@ struct emu_state_all {
     std::string first_report;
 };
 extern emu_state_all emu;
+static inline int emu_max_shared(void) { return emu.set.capability >= 90 ? EMU_MAX_SHARED_90 : EMU_MAX_SHARED; } /* of a block */
 
 /* report.cc */
 void emu_start(void);              /* once: settings, arenas */

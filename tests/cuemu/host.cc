@@ -99,12 +99,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     snprintf(p->name, sizeof p->name, "cuemu %d", device);
     p->totalGlobalMem = emu.set.memory;
     p->sharedMemPerBlock = EMU_STATIC_SHARED;
-    p->sharedMemPerBlockOptin = EMU_MAX_SHARED;
+    p->sharedMemPerBlockOptin = (size_t)emu_max_shared();
     p->warpSize = 32;
     p->maxThreadsPerBlock = EMU_MAX_THREADS;
     p->multiProcessorCount = emu.set.sms;
-    p->major = 8;
-    p->minor = 0;
+    p->major = emu.set.capability / 10;
+    p->minor = emu.set.capability % 10;
     p->cooperativeLaunch = 1;
     p->unifiedAddressing = 1;
     return cudaSuccess;
@@ -115,10 +115,10 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, int device)
     if (device < 0 || device >= emu.set.devices) return give(cudaErrorInvalidDevice);
     switch (attr) {
     case cudaDevAttrMultiProcessorCount: *value = emu.set.sms; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = 8; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = emu.set.capability / 10; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = emu.set.capability % 10; break;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = EMU_STATIC_SHARED; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = EMU_MAX_SHARED; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = emu_max_shared(); break;
     case cudaDevAttrMaxThreadsPerBlock: *value = EMU_MAX_THREADS; break;
     case cudaDevAttrWarpSize: *value = 32; break;
     case cudaDevAttrCooperativeLaunch: *value = 1; break;
@@ -547,7 +547,7 @@ extern "C" cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *
 cudaError_t cuemu_func_smem(const void *fn, int bytes)
 {
     ENTER();
-    if (bytes < 0 || bytes > EMU_MAX_SHARED) return give(cudaErrorInvalidValue);
+    if (bytes < 0 || bytes > emu_max_shared()) return give(cudaErrorInvalidValue);
     for (auto &i : emu.smem_allowed)
         if (i.first == fn) return i.second = (size_t)bytes, cudaSuccess;
     emu.smem_allowed.push_back({fn, (size_t)bytes});

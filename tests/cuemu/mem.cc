@@ -199,7 +199,7 @@ int emu_shared_slot(void)
     }
     const uintptr_t at = arena_at(EMU_SHARED) + (uintptr_t)shared_made * EMU_SHARED_STRIDE;
     mprotect(reinterpret_cast<void *>(at), EMU_STATIC_SHARED, PROT_READ | PROT_WRITE);
-    mprotect(reinterpret_cast<void *>(at + EMU_SHARED_STRIDE - EMU_PAGE - 128 * 1024), 128 * 1024, PROT_READ | PROT_WRITE);
+    mprotect(reinterpret_cast<void *>(at + EMU_SHARED_STRIDE - EMU_PAGE - 256 * 1024), 256 * 1024, PROT_READ | PROT_WRITE);
     return shared_made++;
 }
 void emu_shared_return(int slot) { shared_free.push_back(slot); }

@@ -29,13 +29,14 @@ static void settings_read(void)
     if (s->devices < 0 || s->devices > EMU_DEVICES) s->devices = EMU_DEVICES;
     s->memory = env_number("CUEMU_MEM", (uint64_t)4 << 30);
     s->sms = (int)env_number("CUEMU_SMS", 4);
+    s->capability = (int)env_number("CUEMU_CAPABILITY", 80);
     s->peer_possible = env_number("CUEMU_PEER", 1) != 0;
     s->fail_alloc = (unsigned)env_number("CUEMU_FAIL_ALLOC", 0);
     s->fail_launch = (unsigned)env_number("CUEMU_FAIL_LAUNCH", 0);
     s->fail_copy = (unsigned)env_number("CUEMU_FAIL_COPY", 0);
     s->watchdog = (int)env_number("CUEMU_WATCHDOG", 20);
     s->quiet = env_number("CUEMU_QUIET", 0) != 0;
-    s->loose = false;
+    s->loose = s->bad_wgmma = false;
     s->peer_fault = CUEMU_PEER_OK;
     s->peer_fault_n = 0;
     if (const char *f = getenv("CUEMU_PEER_FAULT")) {
@@ -58,7 +59,7 @@ static void state_clear(uint64_t seed)
     emu.seed = seed;
     emu.random = seed * 0x2545f4914f6cdd1du;
     emu.now = 1000000000;
-    emu.events = emu.idle = emu.waited = emu.switches = emu.n_allocs = emu.n_launches = emu.n_waits = 0;
+    emu.events = emu.idle = emu.waited = emu.switches = emu.n_allocs = emu.n_launches = emu.n_waits = emu.n_wgmmas = 0;
     emu.jump = 1000;
     emu.reports = 0;
     emu.smem_allowed.clear();
@@ -92,6 +93,9 @@ void cuemu_reset(uint64_t seed)
 uint64_t cuemu_seed(void) { return emu_start(), emu.seed; }
 void cuemu_set_devices(int n) { emu_start(), emu.set.devices = n < 0 ? 0 : n > EMU_DEVICES ? EMU_DEVICES : n; }
 void cuemu_set_sms(int n) { emu_start(), emu.set.sms = n; }
+void cuemu_set_capability(int v) { emu_start(), emu.set.capability = v; }
+void cuemu_set_bad_wgmma(bool bad) { emu_start(), emu.set.bad_wgmma = bad; }
+uint64_t cuemu_wgmmas(void) { return emu.n_wgmmas; }
 void cuemu_set_memory(size_t bytes) { emu_start(), emu.set.memory = bytes; }
 void cuemu_set_peer_possible(bool possible) { emu_start(), emu.set.peer_possible = possible; }
 void cuemu_set_fail_alloc(unsigned n) { emu_start(), emu.set.fail_alloc = n; }

@@ -127,6 +127,7 @@ static void block_remove(emu_block *b)
     for (emu_thread &t : b->threads) {
         emu_stack_drop(&t);
         delete t.cp;
+        delete t.wgmma;
     }
     emu_shared_return(b->shared_slot);
     b->launch->resident--;
@@ -395,7 +396,9 @@ int cuemu_syncthreads(int op, int predicate, const char *site)
     b->n_waiting = 0;
     b->count = 0;
     check_barrier(b);
+    b->unseen = false;
     for (emu_thread &o : b->threads) {
+        b->unseen = b->unseen || o.unseen;
         o.result = result;
         emu_ready(&o);
     }

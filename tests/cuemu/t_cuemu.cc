@@ -281,6 +281,56 @@ SEEDED(tensor_cores)
         }
 }
 
+/* 64 x 256 x 32 numbers twice: cores of 128 bytes lie in K first, 256 bytes for 8 rows of A and 8 columns of B. */
+__global__ void k_wgmma(const uint8_t *a, const uint8_t *b, float *d)
+{
+    SHARED(uint8_t, sa, [64 * 16 * 2]);
+    SHARED(uint8_t, sb, [256 * 16 * 2]);
+    float sum[32][4];
+    for (int n = 0; n < 32; n++)
+        for (int i = 0; i < 4; i++) sum[n][i] = (float)i;
+    for (uint32_t i = threadIdx.x; i < sizeof sb / 16; i += blockDim.x) {
+        if (i < sizeof sa / 16) cp_async_16(sa + i * 16, a + i * 16);
+        cp_async_16(sb + i * 16, b + i * 16);
+    }
+    cp_async_commit();
+    cp_async_wait<0>();
+    fence_async_shared();
+    __syncthreads();
+    for (int turn = 0; turn < 2; turn++) {
+        wgmma_begin();
+        wgmma_bf16(sum, wgmma_cores_at(sa, 128, 256), wgmma_cores_at(sb, 128, 256));
+        wgmma_commit();
+        wgmma_wait<1>();
+    }
+    wgmma_wait<0>();
+    const uint32_t row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    for (uint32_t n = 0; n < 32; n++)
+        for (uint32_t i = 0; i < 4; i++) d[(row + i / 2 * 8) * 256 + n * 8 + threadIdx.x % 4 * 2 + i % 2] = sum[n][i];
+}
+static uint16_t bf16_of(int v) { return (uint16_t)(__float_as_uint((float)v) >> 16); }
+SEEDED(warpgroups)
+{
+    static uint16_t ha[64 * 16], hb[256 * 16];
+    static float hd[64 * 256];
+    uint8_t *a = device_new<uint8_t>(sizeof ha), *b = device_new<uint8_t>(sizeof hb);
+    float *d = device_new<float>(64 * 256);
+    for (int m = 0; m < 64; m++) /* A[m][k] = (m * 16 + k) % 23 - 11, B[k][n] = (k * 256 + n) % 17 - 8 */
+        for (int k = 0; k < 16; k++) ha[m / 8 * 128 + k / 8 * 64 + m % 8 * 8 + k % 8] = bf16_of((m * 16 + k) % 23 - 11);
+    for (int n = 0; n < 256; n++)
+        for (int k = 0; k < 16; k++) hb[n / 8 * 128 + k / 8 * 64 + k % 8 * 8 + n % 8] = bf16_of((k * 256 + n) % 17 - 8);
+    CU(cudaMemcpyAsync(a, ha, sizeof ha, cudaMemcpyDefault, stream));
+    CU(cudaMemcpyAsync(b, hb, sizeof hb, cudaMemcpyDefault, stream));
+    CU(LAUNCH(k_wgmma, dim3(1), dim3(128), 0, stream, a, b, d));
+    to_host(hd, d, 64 * 256);
+    for (int m = 0; m < 64; m++)
+        for (int n = 0; n < 256; n++) {
+            int s = m % 16 / 8 * 2 + n % 2;
+            for (int k = 0; k < 16; k++) s += 2 * ((m * 16 + k) % 23 - 11) * ((k * 256 + n) % 17 - 8);
+            CHECK(hd[m * 256 + n] == (float)s);
+        }
+}
+
 /* ---- streams, events, graphs, pinned memory ---- */
 __global__ void k_add(int *x, int v) { x[threadIdx.x] += v; }
 __global__ void k_double(int *x) { x[threadIdx.x] *= 2; }
@@ -385,6 +435,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(elementwise),       cmocka_unit_test(barriers_and_shuffles), cmocka_unit_test(warp_operations),
         cmocka_unit_test(last_block_sums),   cmocka_unit_test(flags_between_devices), cmocka_unit_test(tensor_cores),
+        cmocka_unit_test(warpgroups),
         cmocka_unit_test(events_and_graphs), cmocka_unit_test(sources_of_copies),     cmocka_unit_test(cooperative_launch),
         cmocka_unit_test(seeds_repeat),
     };

@@ -188,6 +188,40 @@ static void watchdog(void **)
     cuemu_reset(1);
 }
 
+/* ---- wgmma ---- */
+__global__ void k_wgmma(const uint8_t *x, float *y, int how)
+{
+    SHARED(uint8_t, s, [256 * 16 * 2]);
+    float sum[32][4] = {};
+    for (uint32_t i = threadIdx.x; i < sizeof s / 16; i += blockDim.x) cp_async_16(s + i * 16, x + i * 16);
+    cp_async_commit();
+    if (how == 1) fence_async_shared(); /* too early */
+    cp_async_wait<0>();
+    if (how > 1 && (how > 2 || threadIdx.x != 77)) fence_async_shared();
+    __syncthreads();
+    wgmma_bf16(sum, wgmma_cores_at(s, 128, 256), wgmma_cores_at(s, 128, how == 4 ? 256 + 256 * (threadIdx.x == 5) : 256));
+    wgmma_commit();
+    wgmma_wait<0>();
+    y[threadIdx.x] = sum[0][0];
+}
+SEEDED(wgmma_of_what_it_can_not_see)
+{
+    uint8_t *x = device_new<uint8_t>(8192);
+    float *y = device_new<float>(128);
+    CU(cudaMemsetAsync(x, 0, 8192, stream));
+    for (int how = 0; how < 5; how++) {
+        CU(LAUNCH(k_wgmma, dim3(1), dim3(128), 0, stream, x, y, how));
+        if (how == 3) {
+            CU(cudaStreamSynchronize(stream));
+            continue;
+        }
+        expect(cudaErrorLaunchFailure, how < 3 ? "no fence.proxy.async" : "names other matrices", "kernel k_wgmma", nullptr);
+        begin((unsigned)cuemu_seed());
+        x = device_new<uint8_t>(8192), y = device_new<float>(128);
+        CU(cudaMemsetAsync(x, 0, 8192, stream));
+    }
+}
+
 /* ---- asynchronous copies, ldmatrix ---- */
 __global__ void k_cp(float *y, const float *x, int how)
 {
@@ -342,7 +376,7 @@ int main(void)
         cmocka_unit_test(memory_of_the_host), cmocka_unit_test(misaligned),
         cmocka_unit_test(dynamic_shared_memory_is_short), cmocka_unit_test(static_shared_memory_is_short),
         cmocka_unit_test(stack_overflow), cmocka_unit_test(divergence), cmocka_unit_test(hang), cmocka_unit_test(deadlock),
-        cmocka_unit_test(watchdog), cmocka_unit_test(read_before_the_copy_lands), cmocka_unit_test(calls_that_are_wrong),
+        cmocka_unit_test(wgmma_of_what_it_can_not_see), cmocka_unit_test(watchdog), cmocka_unit_test(read_before_the_copy_lands), cmocka_unit_test(calls_that_are_wrong),
         cmocka_unit_test(allocations_fail), cmocka_unit_test(peer_writes_are_mangled), cmocka_unit_test(late_device),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

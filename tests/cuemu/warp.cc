@@ -197,6 +197,41 @@ static void mma_bytes(emu_thread **lanes)
     }
 }
 
+/* A line of a core, read for a lane. */
+static void core_line(emu_thread *lane, const wgmma_cores *m, uint32_t core, uint32_t k_core, uint32_t line, float v[8])
+{
+    const char *p = static_cast<const char *>(m->p) + (size_t)core * m->other_step + (size_t)k_core * m->k_step + line * 16;
+    uint16_t h[8];
+    emu.cur = lane;
+    check_access(p, 16, false, false);
+    memcpy(h, p, 16);
+    for (int i = 0; i < 8; i++) v[i] = from_bf16(h[i]);
+}
+/* The warp's 16 rows of A times 16 columns, with all of B. */
+static void wgmma(emu_thread **lanes)
+{
+    static float a[2][8][2][8], b[2][8][256], sum[16][256]; /* one thread runs everything; this is much for a stack */
+    emu_thread *self = emu.cur;
+    const wgmma_cores ma = *static_cast<const wgmma_cores *>(self->warp->a), mb = *static_cast<const wgmma_cores *>(self->warp->b);
+    const uint32_t core = self->index / 32 % 4 * 2;
+    for (int l = 0; l < 32; l++)
+        if (memcmp(lanes[l]->warp->a, &ma, sizeof ma) || memcmp(lanes[l]->warp->b, &mb, sizeof mb))
+            emu_fail(cudaErrorLaunchFailure, "wgmma at %s: lane %d names other matrices", self->warp->site, l);
+    for (uint32_t i = 0; i < 32; i++) core_line(lanes[i], &ma, core + i / 16, i / 8 % 2, i % 8, a[i / 16][i % 8][i / 8 % 2]);
+    for (uint32_t i = 0; i < 512; i++) core_line(lanes[i % 32], &mb, i / 16, i / 8 % 2, i % 8, &b[i / 8 % 2][i % 8][i / 16 * 8]);
+    emu.cur = self;
+    emu.n_wgmmas++;
+    for (int l = 0; l < 32; l++)
+        for (int n = 0; n < 32; n++)
+            for (int i = 0; i < 4; i++) sum[l / 4 + i / 2 * 8][n * 8 + l % 4 * 2 + i % 2] = static_cast<const float(*)[4]>(lanes[l]->warp->io)[n][i];
+    for (int r = 0; r < 16; r++)
+        for (int k = 0; k < 16; k++)
+            for (int n = 0; n < 256; n++) sum[r][n] = fmaf(a[r / 8][r % 8][k / 8][k % 8], b[k / 8][k % 8][n], sum[r][n]);
+    for (int l = 0; l < 32; l++)
+        for (int n = 0; n < 32; n++)
+            for (int i = 0; i < 4; i++) static_cast<float(*)[4]>(lanes[l]->warp->io)[n][i] = sum[l / 4 + i / 2 * 8][n * 8 + l % 4 * 2 + i % 2] + (emu.set.bad_wgmma ? 1.0f : 0.0f);
+}
+
 void emu_warp_run(emu_thread **lanes, uint32_t mask)
 {
     const cuemu_warp_args *w = emu.cur->warp;
@@ -211,6 +246,7 @@ void emu_warp_run(emu_thread **lanes, uint32_t mask)
     case CUEMU_MMA_F16: mma_float(lanes, cuemu_f16); break;
     case CUEMU_MMA_BF16: mma_float(lanes, from_bf16); break;
     case CUEMU_MMA_S8: mma_bytes(lanes); break;
+    case CUEMU_WGMMA: wgmma(lanes); break;
     default: reduce(lanes, mask, w->op);
     }
 }
@@ -325,6 +361,7 @@ void cuemu_cp_wait(int groups)
 {
     emu_thread *t = emu.cur;
     check_settle(t);
+    t->unseen = t->cp_group > 0;
     if (!t->cp) return;
     std::vector<emu_cp> rest;
     for (const emu_cp &c : *t->cp) {
@@ -332,4 +369,29 @@ void cuemu_cp_wait(int groups)
         else rest.push_back(c);
     }
     *t->cp = rest;
+}
+
+/* ---- wgmma: what was queued is done at the wait, the latest time at which it may read ---- */
+void fence_async_shared(void) { emu.cur->unseen = false; }
+
+void cuemu_wgmma(void *d, wgmma_cores a, wgmma_cores b, const char *site)
+{
+    emu_thread *t = emu.cur;
+    check_settle(t);
+    if (t->block->unseen) emu_fail(cudaErrorLaunchFailure, "wgmma at %s: no fence.proxy.async before the last barrier behind what threads copied", site);
+    if ((uintptr_t)a.p % 16 || (uintptr_t)b.p % 16) emu_fail(cudaErrorMisalignedAddress, "wgmma at %s of %p and %p", site, a.p, b.p);
+    if (!t->wgmma) t->wgmma = new std::vector<emu_wgmma>();
+    t->wgmma->push_back({d, a, b, site, t->wgmma_group});
+}
+void wgmma_commit(void) { emu.cur->wgmma_group++; }
+void cuemu_wgmma_wait(int groups)
+{
+    emu_thread *t = emu.cur;
+    check_settle(t);
+    while (t->wgmma && !t->wgmma->empty() && t->wgmma->front().group < t->wgmma_group - groups) {
+        const emu_wgmma m = t->wgmma->front();
+        const cuemu_warp_args w = {CUEMU_WGMMA, 0xffffffffu, m.site, m.d, sizeof(float[32][4]), 0, 32, &m.a, &m.b};
+        t->wgmma->erase(t->wgmma->begin());
+        cuemu_warp(&w);
+    }
 }

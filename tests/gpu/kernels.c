@@ -56,17 +56,17 @@ static tess_status linear_of(gpu_bench *b, linear_work *l, uint32_t n_tokens, te
 }
 
 /* The same by tensor cores, as large prompts are computed; rounding and panels are part of it. */
-static tess_status gemm_of(gpu_bench *b, linear_work *l, uint32_t n_tokens, tess_error *err)
+static tess_status gemm_of(gpu_bench *b, linear_work *l, uint32_t n_tokens, bool wide, tess_error *err)
 {
     char name[96];
     double s;
     void *x, *y, *scratch;
-    snprintf(name, sizeof name, "gemm %s %u x %u, %u tokens", dtype_get(l->w.dtype)->name, l->w.n_rows, l->w.n_k, n_tokens);
+    snprintf(name, sizeof name, "gemm %s %u x %u, %u tokens%s", dtype_get(l->w.dtype)->name, l->w.n_rows, l->w.n_k, n_tokens, wide ? ", wgmma" : "");
     if (gpu_late(b, name)) return TESS_OK;
     TRY(gpu_alloc(b, (size_t)l->w.n_k * n_tokens * sizeof(float), 5, &x, err));
     TRY(gpu_alloc(b, (size_t)n_tokens * l->w.n_rows * sizeof(float), 0, &y, err));
     TRY(gpu_alloc(b, op_cuda_gemm_scratch(&l->w, n_tokens), 0, &scratch, err));
-    l->g = (op_gemm_args){.w = &l->w, .x = x, .xs = l->w.n_k, .n_tokens = n_tokens, .y = y, .ys = l->w.n_rows, .scratch = scratch};
+    l->g = (op_gemm_args){.w = &l->w, .x = x, .xs = l->w.n_k, .n_tokens = n_tokens, .y = y, .ys = l->w.n_rows, .scratch = scratch, .wide = wide};
     TRY(gpu_time(b, gemm_once, l, &s, err));
     gpu_print(name, 2.0 * l->w.n_rows * l->w.n_k * n_tokens / s * 1e-12, "TFLOP/s", b->bf16 * 1e-12, "bf16 peak");
     return TESS_OK;
@@ -90,7 +90,8 @@ tess_status part_linear(gpu_bench *b, tess_error *err)
         TRY(gpu_alloc(b, (size_t)(l.copies * l.bytes), 3, &p, err));
         l.data = p;
         for (size_t i = 0; i < n_n && types[t] != DT_BF16; i++) TRY(linear_of(b, &l, n[i], err));
-        for (size_t i = n_n - 2; i < n_n && b->props.major >= 8; i++) TRY(gemm_of(b, &l, n[i], err));
+        for (size_t i = n_n - 2; i < n_n && b->props.major >= 8; i++)
+            for (int wide = 0; wide <= op_cuda_gemm_wide(); wide++) TRY(gemm_of(b, &l, n[i], wide, err));
         gpu_free_all(b);
     }
     return TESS_OK;
