@@ -139,14 +139,16 @@ ifneq ($(CHECKED),)
 CUEMU_PROGRAMS += $(patsubst %,$(CUEMU)/tests/%.checked,$(basename $(notdir $(CUEMU_T))))
 CUEMU_TOOLS     = $(CUEMU)/bin/run-model.checked
 endif
-CUEMU_SCRIPTS := tests/cuemu/models.sh
-# About two minutes of one core; all but whole models and the slowest checked program.
-CUEMU_SHORT    = $(if $(SAN),,$(if $(shell command -v $(firstword $(CXX))),$(filter-out %/t_cuda_attn.checked,$(CUEMU_PROGRAMS))))
+CUEMU_SCRIPTS := tests/cuemu/reading.sh tests/cuemu/models.sh
+# What `make test` has of them: all but whole models and the slowest checked program.
+CUEMU_SHORT    = $(if $(SAN),,$(if $(shell command -v $(firstword $(CXX))),$(filter-out %/t_cuda_attn.checked,$(CUEMU_PROGRAMS)) tests/cuemu/reading.sh))
 # What tests/cli_gpu_check.sh runs.
 CUEMU_DRY      = $(if $(SAN),,$(if $(shell command -v $(firstword $(CXX))),$(CUEMU)/bin/run-model $(CUEMU)/tests/gpu_bench))
 .PHONY: cuemu test-cuemu
+# Of one program or script, in seconds. A seed of all models takes models.sh about 20 s of two cores.
+test-cuemu: TEST_TIMEOUT ?= $(if $(SEEDS),14400,900)
 cuemu: $(TOOLS:%=$(CUEMU)/bin/%) $(CUEMU_TOOLS) $(CUEMU_PROGRAMS)
 test-cuemu: cuemu $$(HELPERS)
 	@ln -sfn ../tests $(CUEMU)/helpers
-	@BUILD='$(CUEMU)' CC='$(CC)' NM='$(NM)' SEEDS='$(SEEDS)' bash tests/run.sh $(CUEMU_PROGRAMS) $(CUEMU_SCRIPTS)
+	@BUILD='$(CUEMU)' CC='$(CC)' NM='$(NM)' SEEDS='$(SEEDS)' TEST_TIMEOUT='$(TEST_TIMEOUT)' bash tests/run.sh $(CUEMU_PROGRAMS) $(CUEMU_SCRIPTS)
 -include $(shell find $(CUEMU) -name '*.d' 2>/dev/null)

@@ -2,14 +2,15 @@
 # models.sh - whole models on virtual devices at 1 to 8 ranks: with --compute f32 the bits of the CPU, which the goldens hold to 2e-4. Else
 # attention goes through tensor cores: equal bits on all devices, chunks and pages, and within a bound of KL divergence of the CPU.
 #
-# One schedule seed on all models of the shared data and on those kept here; SEEDS (20) seeds on three of them.
+# One schedule seed on all models of the shared data and on those kept here, 20 on three of them; SEEDS=n: n on every one. JOBS (as many as
+# there are processors) models at a time.
 . "$(dirname "$0")/../lib.sh"
 . "$ROOT/tests/kbias.sh"
 [ -x "$BIN/run-model" ] || { skip "$BIN/run-model is not built" && finish; }
 compare=$BUILD/helpers/npy_compare
 [ -x "$compare" ] || compare=$BUILD/../tests/npy_compare
 convert=$BIN/convert-hf edit=$(dirname "$compare")/st_edit
-runs=0
+runs=0 all=$TMP most=${JOBS:-$(nproc)} n_parts=0
 NEAR=0.01 # 1e-4 to 2e-3 where it was measured: a last bit flips codes of activations, as with q8 itself (tests/data/kl.txt)
 
 # same WANTED.npy DEVICES MODEL OPTIONS...: the logits on the devices have the bits of WANTED, and the emulator has nothing to report.
@@ -44,6 +45,7 @@ near_cpu() {
     local from_cpu=$1 model=$2
     shift 2
     runs=$((runs + 1))
+    : >"$TMP/near"
     if ! { "$BIN/run-model" -m "$model" "${generate[@]}" -n 0 "$@" --logits "$TMP/c.npy" && "$BIN/run-model" -m "$model" --devices cuda:0 "${generate[@]}" -n 0 "$@" --logits "$TMP/d.npy"; } >"$TMP/d.ids" 2>"$TMP/d.err" ||
         [ -s "$TMP/d.err" ] || ! "$compare" kl "$TMP/c.npy" "$TMP/d.npy" "$NEAR" 0.5 >"$TMP/near" 2>&1; then
         { echo "cuda:0 $* beside the CPU:" && cat "$TMP/near" && head -n 3 "$TMP/d.err"; } >>"$TMP/differ" 2>&1
@@ -51,12 +53,23 @@ near_cpu() {
     timeout 300 "$BIN/run-model" -m "$model" --devices cuda:0 "${generate[@]}" "$@" --logits "$from_cpu" >"$TMP/d.ids" 2>"$TMP/d.err"
 }
 
-models=$(for d in ${SHARED:+"$SHARED"/models/*/}; do [ -f "$d/golden.safetensors" ] && echo "${d%/}"; done)
-[ -n "$models" ] || skip "the shared models are not here"
-for dir in $models ${CUEMU_MODELS-tests/data/llama-gqa tests/models/deepseek-v3 tests/models/gpt-oss tests/models/mpt tests/models/qwen2-moe}; do
-    [ -d "$dir" ] || dir=$ROOT/$dir
-    [ -f "$dir/golden.safetensors" ] || continue
-    steps=8 && prepare "$dir" || continue
+# part COMMAND...: runs it beside others, in a folder of its own; its lines appear when it ends.
+part() {
+    while [ "$(jobs -rp | wc -l)" -ge "$most" ]; do wait -n; done
+    n_parts=$((n_parts + 1))
+    mkdir "$all/$n_parts"
+    (
+        TMP=$all/$n_parts
+        "$@" >"$TMP/lines" 2>&1
+        [ "$FAILED" -eq 0 ] || touch "$all/failed"
+        cat "$TMP/lines"
+        rm -rf "$TMP"
+    ) &
+}
+
+model() { # DIR
+    local dir=$1
+    steps=8 && prepare "$dir" || return
     same "$TMP/f.npy" cuda:0 "$TMP/m.tess" --compute f32 --kv f32
     same "$TMP/f.npy" cuda:0,1 "$TMP/m.tess" --compute f32 --kv f32 -ub 33
     same "$TMP/f.npy" cuda:0,0,1 "$TMP/m.tess" --compute f32 --kv f32 --page 16
@@ -69,7 +82,20 @@ for dir in $models ${CUEMU_MODELS-tests/data/llama-gqa tests/models/deepseek-v3 
     CUEMU_PEER=0 same "$TMP/q.npy" cuda:0,1,1 "$TMP/q.tess" --kv int8
     equal "$(basename "$dir"): equal bits in $runs runs" "" "$(head -n 5 "$TMP/differ")"
     CUEMU_MODEL=$TMP/q.tess check "$(basename "$dir"): company, forks and chunks on 1, 2, 3, 4 and 8 ranks" "$BUILD/tests/t_cuda_ranks"
-done
+}
+
+schedules() { # DIR N: seeds 1 to N, on two to eight ranks
+    local dir=$1 seed lists=(cuda:0,1,2 cuda:0,1 cuda:0,0,1 cuda:3,1,0,2 cuda)
+    steps=2 && prepare "$dir" >"$TMP/prepared" || { fail "$(basename "$dir"): schedules" && cat "$TMP/prepared" && return; }
+    near_cpu "$TMP/q.npy" "$TMP/q.tess" --kv int8
+    for ((seed = 1; seed <= $2; seed++)); do
+        export CUEMU_SEED=$seed
+        same "$TMP/f.npy" "${lists[seed % 5]}" "$TMP/m.tess" --compute f32 --kv f32
+        same "$TMP/q.npy" "${lists[(seed + 1) % 5]}" "$TMP/q.tess" --kv int8
+        unset CUEMU_SEED
+    done
+    equal "$(basename "$dir"): equal bits in $runs schedules" "" "$(head -n 5 "$TMP/differ")"
+}
 
 # Int8 pages that hold K without a large bias: on devices as on the CPU. Families and edits are those of cli_kv.sh.
 kv_case() { # FAMILY EDIT N: a prompt of N ids
@@ -89,21 +115,21 @@ kv_case() { # FAMILY EDIT N: a prompt of N ids
     same "$TMP/k.npy" cuda:0,1 "$TMP/$1-100.tess" --kv int8 --page 16
     equal "$1 with a K bias: bits of the CPU, with tensor cores near it, in $runs runs" "" "$(head -n 5 "$TMP/differ")"
 }
-kv_case qwen2-moe 7:B,15:-B,20:B,28:-B 40
-kv_case phi 2:B,10:-B,14:B,31:-B 40
-kv_case glm4 6:B,7:-B,20:B,44:-B 260 # beyond the first block of the rope tables
 
+models=$(for d in ${SHARED:+"$SHARED"/models/*/}; do [ -f "$d/golden.safetensors" ] && echo "${d%/}"; done)
+[ -n "$models" ] || skip "the shared models are not here"
 for name in llama-gqa mixtral-moe gemma3; do
-    dir=${SHARED:-/nonexistent}/models/$name
-    [ -d "$dir" ] || continue
-    steps=2 && prepare "$dir" >"$TMP/prepared" || continue
-    near_cpu "$TMP/q.npy" "$TMP/q.tess" --kv int8
-    for ((seed = 1; seed <= ${SEEDS:-20}; seed++)); do
-        export CUEMU_SEED=$seed
-        same "$TMP/f.npy" cuda:0,1,2 "$TMP/m.tess" --compute f32 --kv f32
-        same "$TMP/q.npy" cuda:0,1 "$TMP/q.tess" --kv int8
-        unset CUEMU_SEED
-    done
-    equal "$name: equal bits in $runs schedules" "" "$(head -n 5 "$TMP/differ")"
+    [ -n "${SEEDS:-}" ] || [ ! -d "${SHARED:-/nonexistent}/models/$name" ] || part schedules "$SHARED/models/$name" 20
 done
+for dir in $models ${CUEMU_MODELS-tests/data/llama-gqa tests/models/deepseek-v3 tests/models/gpt-oss tests/models/mpt tests/models/qwen2-moe}; do
+    [ -d "$dir" ] || dir=$ROOT/$dir
+    [ -f "$dir/golden.safetensors" ] || continue
+    part model "$dir"
+    [ -z "${SEEDS:-}" ] || part schedules "$dir" "$SEEDS"
+done
+part kv_case qwen2-moe 7:B,15:-B,20:B,28:-B 40
+part kv_case phi 2:B,10:-B,14:B,31:-B 40
+part kv_case glm4 6:B,7:-B,20:B,44:-B 260 # beyond the first block of the rope tables
+wait
+[ ! -e "$all/failed" ] || FAILED=1
 finish
