@@ -423,8 +423,9 @@ static void rows_are_equal(void **state)
     (void)state;
     NEED_DEVICE();
     for (uint32_t i = 0; i < 80; i++) {
-        uint32_t n = i < 40 ? i + 1 : between(1, i % 8 ? 600 : 2500), tokens = some_tokens(), leaves = i % 8 + 1,
-                 groups = (n + GROUP_K - 1) / GROUP_K;
+        uint32_t n = i < 40 ? i + 1 : between(1, i % 8 ? 600 : 2500), tokens = some_tokens(), leaves = i % 8 + 1;
+        const uint32_t first = n > 1 && i % 5 == 2 ? between(1, n - 1) : n, leaf[2] = {first, n - first}, /* groups of two leaves lie askew */
+                       groups = (first + GROUP_K - 1) / GROUP_K + (n - first + GROUP_K - 1) / GROUP_K;
         size_t xs = n + rnd(4), ys = n + rnd(4), total = xs * tokens, words = (size_t)groups * tokens * sizeof(op_group) / sizeof(float);
         float *in[10], *w = reals(n), *b = reals(n);
         const float *dev[8];
@@ -438,7 +439,7 @@ static void rows_are_equal(void **state)
                              .y = s.want, .ys = xs};
         op_norm_args na = {.kind = i % 3, .x = sums ? s.want : in[9], .xs = xs, .n_tokens = tokens, .n = n, .groups = 1, .w = w,
                            .b = rnd(2) ? b : NULL, .eps = 1e-5f, .y = y.want, .ys = ys};
-        op_quant_args qa = {.x = y.want, .xs = ys, .n_tokens = tokens, .n_leaves = 1, .leaf_k = &n, .y = (op_group *)(void *)g.want};
+        op_quant_args qa = {.x = y.want, .xs = ys, .n_tokens = tokens, .n_leaves = first < n ? 2 : 1, .leaf_k = leaf, .y = (op_group *)(void *)g.want};
         if (sums) op_table_ref.reduce(&ra, 0, 1);
         op_table_ref.norm(&na, 0, 1);
         if (quant) op_table_ref.quant(&qa, 0, 1);
