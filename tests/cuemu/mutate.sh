@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # mutate.sh [NAME...] - plants the faults of mutations.txt, all or those named, one at a time in a copy of the tree, and runs the
-# test that must fail then. Prints a table; ends with 0 when every fault was caught. About a quarter of an hour alone on two cores.
+# test that must fail then. Prints a table; ends with 0 when every fault was caught. An entry takes about a minute of two cores.
 #
 # An entry that does not fit the sources any more is an error, and so is a test that fails without any fault, or a fault that does
 # not compile. JOBS: parallel jobs of make; MAKE; TEST_WRAPPER (a command put before a program).
