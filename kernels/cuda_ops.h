@@ -32,7 +32,6 @@ typedef struct {
     void *scratch; bool x_ready, wide;
 } op_gemm_args;
 
-
 typedef struct op_after op_after;   /* after_ops.h */
 typedef struct op_counts op_counts;
 typedef struct {
@@ -56,7 +55,6 @@ typedef struct {
     int (*mix)(const op_mix_args *a, void *stream);
     int (*gate)(const op_switch_args *a, void *stream);
     int (*gemm)(const op_gemm_args *a, void *stream);
-
     /* Several operations in one launch, each with the bits that it has alone.
      * rows: sum (or NULL), norm (of one group), quant (or NULL), each of the rows that the one before it writes; what one reads
      * must not be what another one writes but for that. linears: n of the same x and xq on the same rows, each to a y of its own,

@@ -79,7 +79,7 @@ static void run_linear(const exec *x, rank_state *k, const prog_instr *c, uint32
     shard_range rows = columns_of(x, k, c, l->w.n_rows);
     a.row_lo = rows.lo, a.row_hi = rows.hi;
     a.sum_leaves = partial && x->prog->fused && x->prog->n_ranks == 1; /* all leaves are here: their sum needs no room for each */
-    const bool gemm = exec_gemm(x, c->weight, l->w.dtype), some = l->w.n_leaves && rows.lo < rows.hi;
+    const bool gemm = exec_gemm(x, k, c), some = l->w.n_leaves && rows.lo < rows.hi;
     if (some && gemm) gemm_run(x, k, c, &a);
     else if (some) RUN(linear, a);
     k->gemm_last = some && gemm ? c : NULL;
@@ -90,7 +90,7 @@ static void run_quant(const exec *x, rank_state *k, const prog_instr *c, uint32_
     const op_weight *w = &exec_linear(x, k, c)->w;
     uint32_t leaf[MAX_LEAVES] = {w->n_k};
     size_t stride;
-    if (!w->n_rows || !w->n_leaves || exec_gemm(x, c->weight, w->dtype)) return; /* nobody reads them on this rank */
+    if (!w->n_rows || !w->n_leaves || exec_gemm(x, k, c)) return; /* nobody reads them on this rank */
     for (uint32_t l = 0; w->n_leaves > 1 && l < w->n_leaves; l++) leaf[l] = w->runs[l].n_k;
     op_quant_args a = {.n_tokens = x->n_rows, .n_leaves = w->n_leaves, .leaf_k = leaf};
     a.x = slot_at(x, k, c->in[0], &a.xs);
@@ -322,7 +322,7 @@ static uint32_t gather_leaves(const exec *x, const rank_state *k, const prog_ins
 {
     const shard_plan *s = &x->model->shards;
     const uint8_t width = x->prog->slots[c->in[0]].width;
-    const bool summed = c->weight != WT_NONE && exec_gemm(x, c->weight, exec_linear(x, k, c)->w.dtype); /* by each rank */
+    const bool summed = exec_gemm(x, k, c); /* by each rank */
     uint32_t n = 0;
     if (k->body.leaves[width] == 1 && s->n_ranks == 1) { /* summed by the linear operation, or only one */
         parts[0] = slot_at(x, k, c->in[0], stride);

@@ -366,7 +366,7 @@ static void publish(exec *x, uint32_t from, uint32_t to)
             uint8_t *dst = comm_outbox(x->comm, r, x->device->turn + 1) + x->device->out_off[out];
             size_t leaf = stride * k->body.rows * sizeof *src, n = stride * x->n_rows * sizeof *src;
             uint32_t leaves = k->body.leaves[p->slots[out].width];
-            if (p->code[i].op == PROG_LINEAR && exec_gemm(x, p->code[i].weight, exec_linear(x, k, &p->code[i])->w.dtype)) leaves = MIN(leaves, 1u);
+            if (p->code[i].op == PROG_LINEAR && exec_gemm(x, k, &p->code[i])) leaves = MIN(leaves, 1u);
             if (!k->code) k->code = device_copy_rows(dst, leaf, src, leaf, n, leaves, k->stream);
         }
     }
@@ -384,7 +384,7 @@ static void give_instr(const exec *x, rank_state *k, const prog_instr *c)
 {
     bool joint = c->joined > 0;
     for (uint32_t i = 0; i <= c->joined; i++)
-        if (c[i].op == PROG_LINEAR && exec_gemm(x, c[i].weight, exec_linear(x, k, &c[i])->w.dtype)) joint = false;
+        if (c[i].op == PROG_LINEAR && exec_gemm(x, k, &c[i])) joint = false;
     if (joint) exec_joint(x, k, c);
     else
         for (uint32_t i = 0; i <= c->joined; i++) exec_instr(x, k, &c[i], 0, 1);

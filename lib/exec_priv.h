@@ -110,13 +110,6 @@ static inline shard_range columns_of(const exec *x, const rank_state *k, const p
     return k->few && c->how == HOW_OWN ? k->own[x->prog->slots[c->out].width] : (shard_range){0, all};
 }
 
-/* Whether the linear operation with this weight (WT_*) of this type goes through op_cuda_table.gemm in this run: the number of rows decides. What
- * chooses experts is small and never does. Leaves are summed at once there, so a rank has one partial sum. */
-static inline bool exec_gemm(const exec *x, uint8_t weight, uint32_t dtype)
-{
-    return x->gemm && weight != WT_ROUTER && weight != WT_SH_SWITCH && x->n_rows >= op_cuda_gemm_from(dtype);
-}
-
 /* Calls operation `name` with the arguments `args`: on the CPU this thread's share of it, on a device all of it into the rank's stream.
  * Uses x, k, t, n of the place where it stands. After a failure a device rank does nothing more in this run. */
 #define RUN(name, args)                                          \
@@ -134,6 +127,13 @@ static inline uint32_t *shares_of(const exec *x, const rank_state *k, size_t ins
 
 /* exec.c */
 const model_linear *exec_linear(const exec *x, const rank_state *k, const prog_instr *c);
+/* Whether the linear operation with the weight of c goes through op_cuda_table.gemm in this run: the number of rows decides. What
+ * chooses experts is small and never does. Leaves are summed at once there, so a rank has one partial sum. */
+static inline bool exec_gemm(const exec *x, const rank_state *k, const prog_instr *c)
+{
+    if (!x->gemm || c->weight == WT_NONE || c->weight == WT_ROUTER || c->weight == WT_SH_SWITCH) return false;
+    return x->n_rows >= op_cuda_gemm_from(exec_linear(x, k, c)->w.dtype);
+}
 void exec_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n);
 /* exec_joint.c: c and the c->joined instructions behind it, in one launch of the rank's device. */
 void exec_joint(const exec *x, rank_state *k, const prog_instr *c);
