@@ -85,12 +85,11 @@ void avx2_k8_to_f32(const uint8_t *block, uint32_t n_k, float *out); /* one bloc
 #ifdef ISA_AVX512
 /*
  * The wide tile, for weights that were widened to floats beforehand because many tokens meet them: rows of WIDE floats, ws apart,
- * by 1 to WIDE_T tokens.
+ * by n tokens, in tiles of at most WIDE_T that are as equal as can be.
  *   acc[t * as + i] = chain over k of fma(w[k * ws + i], x[t * xs + k], .)   from 0, or what acc holds (`more`)
  */
 enum { WIDE = 32, WIDE_T = 12 };
-typedef void (*avx512_wide)(const float *w, size_t ws, const float *x, size_t xs, size_t n_k, float *acc, size_t as, bool more);
-avx512_wide avx512_wide_get(uint32_t n_t);
+void avx512_wide_tokens(const float *w, size_t ws, const float *x, size_t xs, size_t n_k, uint32_t n, float *acc, size_t as, bool more);
 /* The row tile, for V and few tokens: ROW elements of f32, f16 or int8 that lie together, at every step of k `step` elements on.
  *   acc[t * as + i] = what it holds, then chain over k of fma(w[k * step + i], x[t][k], .) */
 enum { ROW = 64 };
@@ -198,17 +197,29 @@ INLINE __m256 set8(float x) { return _mm256_set1_ps(x); }
 INLINE __m256 neg8(__m256 x) { return _mm256_xor_ps(x, set8(-0.0f)); }
 INLINE __m256 abs8(__m256 x) { return _mm256_andnot_ps(set8(-0.0f), x); }
 
+/* exp(x) = p * 2^n: gives p; the low bits of *t, shifted to the exponent, are n. Of 8 lanes and of 16. */
+#define EXP_PARTS(name, vec, mm) \
+    INLINE vec name(vec x, vec *t) \
+    { \
+        *t = mm##fmadd_ps(x, mm##set1_ps(EXP_LOG2E), mm##set1_ps(EXP_MAGIC)); \
+        vec n = mm##sub_ps(*t, mm##set1_ps(EXP_MAGIC)); \
+        vec r = mm##fmadd_ps(n, mm##set1_ps(-EXP_LN2_LO), mm##fmadd_ps(n, mm##set1_ps(-EXP_LN2_HI), x)); \
+        vec p = mm##fmadd_ps(mm##set1_ps(EXP_C6), r, mm##set1_ps(EXP_C5)); \
+        p = mm##fmadd_ps(p, r, mm##set1_ps(EXP_C4)); \
+        p = mm##fmadd_ps(p, r, mm##set1_ps(EXP_C3)); \
+        p = mm##fmadd_ps(p, r, mm##set1_ps(EXP_C2)); \
+        p = mm##fmadd_ps(p, r, mm##set1_ps(1.0f)); \
+        return mm##fmadd_ps(p, r, mm##set1_ps(1.0f)); \
+    }
+EXP_PARTS(exp_parts8, __m256, _mm256_)
+#ifdef ISA_AVX512
+EXP_PARTS(exp_parts16, __m512, _mm512_)
+#endif
+
 /* Where no result is beyond float: x <= 0 or NaN (any NaN comes out). */
 INLINE __m256 exp8_low(__m256 x)
 {
-    __m256 t = _mm256_fmadd_ps(x, set8(EXP_LOG2E), set8(EXP_MAGIC)), n = _mm256_sub_ps(t, set8(EXP_MAGIC));
-    __m256 r = _mm256_fmadd_ps(n, set8(-EXP_LN2_LO), _mm256_fmadd_ps(n, set8(-EXP_LN2_HI), x));
-    __m256 p = _mm256_fmadd_ps(set8(EXP_C6), r, set8(EXP_C5));
-    p = _mm256_fmadd_ps(p, r, set8(EXP_C4));
-    p = _mm256_fmadd_ps(p, r, set8(EXP_C3));
-    p = _mm256_fmadd_ps(p, r, set8(EXP_C2));
-    p = _mm256_fmadd_ps(p, r, set8(1.0f));
-    p = _mm256_fmadd_ps(p, r, set8(1.0f));
+    __m256 t, p = exp_parts8(x, &t);
     __m256i bits = _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(t), 23));
     __m256 y = _mm256_andnot_ps(_mm256_cmp_ps(x, set8(EXP_MIN), _CMP_LT_OQ), _mm256_castsi256_ps(bits));
     return _mm256_or_ps(y, _mm256_cmp_ps(x, x, _CMP_UNORD_Q)); /* all bits set are a NaN */
@@ -217,19 +228,10 @@ INLINE __m256 exp8_low(__m256 x)
 #ifdef ISA_AVX512
 INLINE vf v_exp_low(vf x)
 {
-#define SET(f) _mm512_set1_ps(f)
-    vf t = _mm512_fmadd_ps(x, SET(EXP_LOG2E), SET(EXP_MAGIC)), n = _mm512_sub_ps(t, SET(EXP_MAGIC));
-    vf r = _mm512_fmadd_ps(n, SET(-EXP_LN2_LO), _mm512_fmadd_ps(n, SET(-EXP_LN2_HI), x));
-    vf p = _mm512_fmadd_ps(SET(EXP_C6), r, SET(EXP_C5));
-    p = _mm512_fmadd_ps(p, r, SET(EXP_C4));
-    p = _mm512_fmadd_ps(p, r, SET(EXP_C3));
-    p = _mm512_fmadd_ps(p, r, SET(EXP_C2));
-    p = _mm512_fmadd_ps(p, r, SET(1.0f));
-    p = _mm512_fmadd_ps(p, r, SET(1.0f));
+    vf t, p = exp_parts16(x, &t);
     vi bits = _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(t), 23));
-    bits = _mm512_maskz_mov_epi32(_mm512_cmp_ps_mask(x, SET(EXP_MIN), _CMP_NLT_UQ), bits);
+    bits = _mm512_maskz_mov_epi32(_mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_MIN), _CMP_NLT_UQ), bits);
     return _mm512_castsi512_ps(_mm512_mask_mov_epi32(bits, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_epi32(-1)));
-#undef SET
 }
 INLINE __m256 v_add_to8(__m256 sum, vf v)
 {

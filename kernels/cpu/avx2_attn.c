@@ -121,17 +121,7 @@ static void load_scales(attn_tile *x, const seen *c)
  * instructions as the products. */
 static bool many_queries(const attn_tile *x, uint32_t n_q) { return n_q > TILE_T && x->a->kv.k_dim <= WIDE_DIM; }
 
-#ifdef ISA_AVX512
-/* Products of four blocks of K or V, widened, with queries [q, q + n_q): x of query q begins at xq, `xs` apart. */
-static void wide_products(const float *wide, const float *xq, size_t xs, uint32_t n_k, uint32_t n_q, float *acc, size_t as,
-                          bool more)
-{
-    for (uint32_t i = 0, done = 0, n_t; done < n_q; i++, done += n_t) {
-        n_t = tile_cut(n_q, i, WIDE_T);
-        avx512_wide_get(n_t)(wide, WIDE, xq + done * xs, xs, n_k, acc + done * as, as, more);
-    }
-}
-#else
+#ifndef ISA_AVX512
 static void widen_blocks(const attn_tile *x, const uint8_t **w, uint32_t n_b, size_t ahead, float (*wide)[WIDE_DIM * 8])
 {
     uint32_t k_dim = x->a->kv.k_dim;
@@ -159,7 +149,7 @@ static void block_scores(attn_tile *x, const seen *c, uint32_t p, const uint8_t 
     if (many_queries(x, n_q)) {
         if (pg->dtype == DT_I8) avx512_widen_k8(w, pg->k_dim, ahead, wide);
         else avx512_widen(pg->dtype, w, TILE_ROWS, pg->k_dim, ahead, wide);
-        wide_products(wide, x->own_q + q0 * Q_STEP, Q_STEP, pg->k_dim, n_q, &x->s[q0][p - c->base], ATTN_CHUNK, false);
+        avx512_wide_tokens(wide, WIDE, x->own_q + q0 * Q_STEP, Q_STEP, pg->k_dim, n_q, &x->s[q0][p - c->base], ATTN_CHUNK, false);
         return;
     }
     const bool widen = false;
@@ -358,7 +348,7 @@ static void value_run(attn_tile *x, const seen *c, uint32_t p, uint32_t end, con
     for (uint32_t b = 0; n_q > TILE_T && b < n_b; b += TILE_B) {
         _Alignas(64) float wide[PAGE_MAX * WIDE];
         avx512_widen(pg->dtype, w + b, pg->v_dim, end - p, ahead, wide);
-        wide_products(wide, &x->s[q0][p - c->base], ATTN_CHUNK, end - p, n_q, &acc[q0][b * 8], SLICE, true);
+        avx512_wide_tokens(wide, WIDE, &x->s[q0][p - c->base], ATTN_CHUNK, end - p, n_q, &acc[q0][b * 8], SLICE, true);
     }
     if (n_q > TILE_T) return;
     if (pg->v_dim % ROW == 0) { /* then blocks lie one after another, and are n_b of v_dim's as well as of whole rows */

@@ -51,10 +51,7 @@ static void linear_k(uint32_t dtype, const uint8_t *const *w, const float *x, si
 {
     _Alignas(64) float wide[K_BLOCK * WIDTH];
     avx512_widen(dtype, w, TILE_ROWS, n_k, ahead, wide);
-    for (uint32_t i = 0, done = 0, n_t; done < n; i++, done += n_t) {
-        n_t = tile_cut(n, i, WIDE_T);
-        avx512_wide_get(n_t)(wide, WIDTH, x + done * xs, xs, n_k, acc + done * WIDTH, WIDTH, more);
-    }
+    avx512_wide_tokens(wide, WIDTH, x, xs, n_k, n, acc, WIDTH, more);
 }
 #else
 static void linear_k(uint32_t dtype, const uint8_t *const *w, const float *x, size_t xs, uint32_t n_k, uint32_t n, float *acc,

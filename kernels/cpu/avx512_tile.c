@@ -39,11 +39,15 @@ INLINE void wide_body(uint32_t n_t, const float *w, size_t ws, const float *x, s
 WIDE_FN(1) WIDE_FN(2) WIDE_FN(3) WIDE_FN(4) WIDE_FN(5) WIDE_FN(6)
 WIDE_FN(7) WIDE_FN(8) WIDE_FN(9) WIDE_FN(10) WIDE_FN(11) WIDE_FN(12)
 
-avx512_wide avx512_wide_get(uint32_t n_t)
+typedef void (*wide_fn)(const float *w, size_t ws, const float *x, size_t xs, size_t n_k, float *acc, size_t as, bool more);
+void avx512_wide_tokens(const float *w, size_t ws, const float *x, size_t xs, size_t n_k, uint32_t n, float *acc, size_t as, bool more)
 {
-    static const avx512_wide fns[WIDE_T] = {wide_1, wide_2, wide_3, wide_4,  wide_5,  wide_6,
-                                            wide_7, wide_8, wide_9, wide_10, wide_11, wide_12};
-    return fns[n_t - 1];
+    static const wide_fn fns[WIDE_T] = {wide_1, wide_2, wide_3, wide_4,  wide_5,  wide_6,
+                                        wide_7, wide_8, wide_9, wide_10, wide_11, wide_12};
+    for (uint32_t i = 0, done = 0, n_t; done < n; i++, done += n_t) {
+        n_t = tile_cut(n, i, WIDE_T);
+        fns[n_t - 1](w, ws, x + done * xs, xs, n_k, acc + done * as, as, more);
+    }
 }
 
 /* 16 elements that lie together. */
