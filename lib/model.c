@@ -106,7 +106,7 @@ static tess_status open_weights(tess_model *m, const tess_model_params *p, tess_
     m->cuda = op_cuda_get();
     pool *threads;
     bool several = nodes_used(m); /* then the team is that of the contexts */
-    TRY(pool_open(&m->m, MIN(several ? MAX(m->n_threads, n_ranks) : m->n_threads, cpus_count(&m->cpus)), &threads, err));
+    TRY(pool_open(&m->m, &m->cpus, MIN(several ? MAX(m->n_threads, n_ranks) : m->n_threads, cpus_count(&m->cpus)), &threads, err));
     if (several) pool_place(threads, &m->cpus, n_ranks);
     st = model_load(m, threads, p, err);
     pool_close(threads);

@@ -216,7 +216,7 @@ static void attn_barrier(void *user, uint32_t thread) { pool_barrier(user, threa
 static void attn_fast(const op_attn_args *a, float *out, uint32_t threads, uint32_t max_pos)
 {
     attn_job j = {fast, *a, NULL};
-    assert_int_equal(pool_open(&mem_libc, threads, &j.p, NULL), TESS_OK);
+    assert_int_equal(pool_open(&mem_libc, NULL, threads, &j.p, NULL), TESS_OK);
     j.a.out = out;
     j.a.barrier = attn_barrier, j.a.barrier_user = j.p;
     j.a.scratch_floats = rnd(4) ? op_attn_scratch(a->b.n_tokens, a->n_heads, a->kv.v_dim, max_pos, threads) : 0;

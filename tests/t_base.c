@@ -577,7 +577,7 @@ static void pool_more_threads_than_cpus(void **state)
     static const uint32_t sizes[] = {1, 2, 3, 8, 33, 64};
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
         team t = {0};
-        assert_int_equal(pool_open(&mem_libc, sizes[i], &t.p, NULL), TESS_OK);
+        assert_int_equal(pool_open(&mem_libc, NULL, sizes[i], &t.p, NULL), TESS_OK);
         assert_int_equal(pool_size(t.p), sizes[i]);
         for (int run = 0; run < 20; run++) pool_run(t.p, team_run, &t);
         assert_int_equal(t.errors, 0);
@@ -593,7 +593,7 @@ static void pool_more_threads_than_cpus(void **state)
     }
     pool *p;
     tess_error e;
-    assert_int_equal(pool_open(&mem_libc, 100000, &p, &e), TESS_E_ARG);
+    assert_int_equal(pool_open(&mem_libc, NULL, 100000, &p, &e), TESS_E_ARG);
     assert_null(p);
     pool_close(NULL);
 }

@@ -10,7 +10,7 @@ static void test_round_trips(void **state)
     static const uint32_t types[] = {DT_F32, DT_F16, DT_BF16, DT_Q8, DT_Q4}, tps[] = {1, 2, 3, 4, 8, 20};
     UNUSED(state);
     pool *p;
-    OK(pool_open(&mem_libc, 3, &p, err));
+    OK(pool_open(&mem_libc, NULL, 3, &p, err));
     for (size_t d = 0; d < ARRAY_LEN(types); d++) {
         model m;
         uint8_t first[MAX_T][16], uuid[16];
@@ -307,7 +307,7 @@ static void test_reproducible(void **state)
     make_model(&m, DT_BF16, false);
     pool *p;
     size_t n1, n2;
-    OK(pool_open(&mem_libc, 4, &p, err));
+    OK(pool_open(&mem_libc, NULL, 4, &p, err));
     for (uint32_t store = 0; store < 3; store++) {
         OK(write_model(&m, at("r1.tess"), (ct_write_options){.tp = 4, .store = store, .force = true}, NULL,
                        err));

@@ -13,38 +13,7 @@
 #include <unistd.h>
 
 #include "pool.h"
-
-static char root[64];
-
-static int make_root(void **state)
-{
-    UNUSED(state);
-    snprintf(root, sizeof root, "/tmp/t_cpus.XXXXXX");
-    return mkdtemp(root) ? 0 : -1;
-}
-static int remove_root(void **state)
-{
-    UNUSED(state);
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", root);
-    return system(command);
-}
-
-/* A file below the root, with the folders that it needs. */
-static void put(const char *name, const char *text)
-{
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", root, name);
-    for (char *p = path + strlen(root) + 1; (p = strchr(p, '/')); p++) {
-        *p = 0;
-        (void)mkdir(path, 0777);
-        *p = '/';
-    }
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
-}
+#include "root_kit.h"
 
 /* The first n CPUs. */
 static cpu_set_t mask_of(uint32_t n)
@@ -240,7 +209,7 @@ static void teams_are_placed(void **state)
     c.first[1] = (uint16_t)(c.n / 2), c.first[2] = (uint16_t)c.n;
     for (uint32_t n = c.n; n <= c.n + 1; n++) {
         pool *p;
-        assert_int_equal(pool_open(&mem_libc, n, &p, NULL), TESS_OK);
+        assert_int_equal(pool_open(&mem_libc, NULL, n, &p, NULL), TESS_OK);
         pool_place(p, &c, 2);
         for (int run = 0; run < 3; run++) {
             pool_run(p, note_mask, m);

@@ -20,10 +20,11 @@
 #include "ctx.h"
 #include "model.h"
 #include "model_kit.h"
+#include "root_kit.h"
 
 enum { PAGE = 4096, LEAST = 16 << 10, REGIONS = 512, REGION_PAGES = 1024, VOCAB = 272, STEPS = 6 };
 
-static char root[64], file[256];
+static char file[256];
 static cpus nodes2[2]; /* two nodes; the same in the other order */
 static bool two_cpus;
 
@@ -106,19 +107,18 @@ FILE *fopen(const char *path, const char *mode)
     return fd < 0 ? NULL : fdopen(fd, strchr(mode, 'w') ? "w" : "r");
 }
 
-static void put(const char *name, const uint16_t *id, uint32_t n)
+/* A list of CPUs or nodes, in a file of the nodes' folder. */
+static void put_list(const char *name, const uint16_t *id, uint32_t n)
 {
-    char path[256];
-    snprintf(path, sizeof path, "%s/sys/devices/system/node/%s", root, name);
-    for (char *p = path + strlen(root) + 1; (p = strchr(p, '/')); p++) {
-        *p = 0;
-        (void)mkdir(path, 0777);
-        *p = '/';
-    }
-    FILE *f = fopen(path, "w");
+    char path[64], *text = NULL;
+    size_t len;
+    FILE *f = open_memstream(&text, &len);
     assert_non_null(f);
     for (uint32_t i = 0; i < n; i++) fprintf(f, "%s%u", i ? "," : "", id[i]);
     assert_int_equal(fclose(f), 0);
+    snprintf(path, sizeof path, "sys/devices/system/node/%s", name);
+    put(path, text);
+    free(text);
 }
 
 static int set_up(void **state)
@@ -126,29 +126,21 @@ static int set_up(void **state)
     cpu_set_t mine;
     cpus here;
     const uint16_t both[2] = {0, 1};
-    UNUSED(state);
-    snprintf(root, sizeof root, "/tmp/t_nodes.XXXXXX");
-    if (!mkdtemp(root) || sched_getaffinity(0, sizeof mine, &mine) != 0) return -1;
+    if (make_root(state) != 0 || sched_getaffinity(0, sizeof mine, &mine) != 0) return -1;
     snprintf(file, sizeof file, "%s/m.tess", root);
     cpus_now(&here);
     two_cpus = here.n >= 2 && sched_setaffinity(0, sizeof mine, &mine) == 0;
     for (uint32_t order = 0, half = here.n / 2; two_cpus && order < 2; order++) {
-        put("online", both, 2);
-        put(order ? "node1/cpulist" : "node0/cpulist", here.id, half);
-        put(order ? "node0/cpulist" : "node1/cpulist", here.id + half, half);
+        put_list("online", both, 2);
+        put_list(order ? "node1/cpulist" : "node0/cpulist", here.id, half);
+        put_list(order ? "node0/cpulist" : "node1/cpulist", here.id + half, half);
         for (uint32_t i = 2 * half; i < here.n; i++) CPU_CLR(here.id[i], &mine);
         cpus_read(&nodes2[order], root, &mine);
         nodes2[order].quota = 0;
     }
     return 0;
 }
-static int tear_down(void **state)
-{
-    char command[128];
-    UNUSED(state);
-    snprintf(command, sizeof command, "rm -rf '%s'", root);
-    return system(command);
-}
+
 static void need_two(void)
 {
     const struct sigaction a = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
@@ -437,5 +429,5 @@ int main(void)
         cmocka_unit_test(pages_lie_with_ranks),
         cmocka_unit_test(no_room),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, remove_root);
 }

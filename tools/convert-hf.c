@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "convert.h"
-#include "cpus.h"
 
 static volatile sig_atomic_t signals_seen;
 
@@ -135,9 +134,6 @@ int main(int argc, char **argv)
     int code = parse(argc, argv, &o);
     if (code >= 0) return code;
     m.log = say;
-    cpus here;
-    cpus_now(&here);
-    if (o.threads == 0) o.threads = cpus_count(&here);
     install_signals();
     /* Said before any work; the writer looks again when it renames. */
     const char *target = o.out ? o.out : o.export_dir;

@@ -235,7 +235,7 @@ static tess_status write_weights(job *j, tess_error *err)
     TRY(open_out(j, "model.safetensors", err));
     TRY(write_header(j, err));
     TRY(os_out_reserve(&j->out[j->n_out - 1], j->data_off + j->data_len, err));
-    TRY(pool_open(m, j->o->threads, &p, err));
+    TRY(pool_open(m, NULL, j->o->threads, &p, err));
     uint32_t n = pool_size(p);
     tess_status st = TESS_OK;
     j->step = mem_calloc(m, n, sizeof *j->step);

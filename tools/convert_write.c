@@ -208,7 +208,7 @@ static tess_status write_file(const convert_options *o, job *j, ct_writer *w, te
 {
     pool *p = NULL;
     TRY(fill(o, j, w, err));
-    TRY(pool_open(&j->c->m, o->threads, &p, err));
+    TRY(pool_open(&j->c->m, NULL, o->threads, &p, err));
     cli_progress_start(&j->bar, "converting", true);
     tess_status st = ct_write(w, p, read_box, j, progress, j, err);
     cli_progress_end(&j->bar);

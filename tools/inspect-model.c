@@ -222,7 +222,7 @@ int inspect_verify(const inspect *s)
     ct_verify_result r;
     pool *p = NULL;
     cli_progress bar;
-    if (pool_open(&mem_libc, s->o->threads, &p, &err) < 0) return cli_fail(&err), 2;
+    if (pool_open(&mem_libc, NULL, s->o->threads, &p, &err) < 0) return cli_fail(&err), 2;
     cli_progress_start(&bar, "verifying", false);
     tess_status st =
         ct_verify(s->f, s->o->depth, p, s->o->json ? NULL : report_line, &bar, on_progress, &r, &err);

@@ -87,18 +87,18 @@ static void *member_main(void *arg)
     }
 }
 
-tess_status pool_open(const mem *m, uint32_t n_threads, pool **out, tess_error *err)
+tess_status pool_open(const mem *m, const cpus *here, uint32_t n_threads, pool **out, tess_error *err)
 {
     *out = NULL;
-    cpus here;
-    cpus_now(&here);
-    if (n_threads == 0) n_threads = cpus_count(&here);
+    cpus now;
+    if (!here) cpus_now(&now), here = &now;
+    if (n_threads == 0) n_threads = cpus_count(here);
     if (n_threads > 1024) return ERR(err, TESS_E_ARG, "%u threads asked for; the limit is 1024", n_threads);
     pool *p = mem_zalloc(m, sizeof *p);
     if (!p) return ERR(err, TESS_E_NOMEM, "no memory for a thread pool");
     p->m = m;
     p->n = n_threads;
-    p->spin = n_threads <= cpus_count(&here);
+    p->spin = n_threads <= cpus_count(here);
     pool_gate_init(&p->gate, n_threads, p->spin);
     p->members = mem_calloc(m, n_threads, sizeof *p->members);
     if (!p->members) {

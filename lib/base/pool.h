@@ -15,7 +15,8 @@
 
 typedef struct pool pool;
 typedef void (*pool_fn)(void *arg, uint32_t thread, uint32_t n_threads);
-tess_status pool_open(const mem *m, uint32_t n_threads, pool **out, tess_error *err);
+/* n_threads 0: as many as can run at once. here: the CPUs of this process, where the caller has read them; NULL: they are read now. */
+tess_status pool_open(const mem *m, const cpus *here, uint32_t n_threads, pool **out, tess_error *err);
 /* Between runs: places the team of n_ranks ranks on c, which must outlive it. Without effect where cpus_place places nothing. */
 void pool_place(pool *p, const cpus *c, uint32_t n_ranks);
 void pool_close(pool *p); /* NULL is fine */

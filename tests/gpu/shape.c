@@ -128,7 +128,7 @@ tess_status gpu_shape_write(gpu_shape *s, const char *path, tess_error *err)
     memset(x.first, 0xff, sizeof x.first);
     s->layer_bytes = s->head_bytes = s->layer_macs = s->head_macs = 0;
     tess_status st = ct_writer_open(path, &o, &mem_libc, &x.w, err);
-    if (st >= 0) st = pool_open(&mem_libc, 0, &threads, err);
+    if (st >= 0) st = pool_open(&mem_libc, NULL, 0, &threads, err);
     if (st >= 0) st = add_all(&x, err);
     if (st >= 0) st = add_keys(&x, err);
     if (st >= 0) st = ct_add_blob(x.w, "config.json", "{}", 2, err);
