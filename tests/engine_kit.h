@@ -19,18 +19,24 @@ static inline void on_log(void *user, int32_t level, const char *text)
     snprintf(l->text, sizeof l->text, "%s", text);
 }
 
+/* With one thread, and what is said going to `log`. */
+static inline tess_status open_with(const char *file, tess_model_params *p, void (*log)(void *user, int32_t level, const char *text), void *user, tess_model **m, tess_error *e)
+{
+    tess_host h;
+    tess_host_init(&h);
+    h.user = user;
+    h.log = log;
+    p->n_threads = 1;
+    p->host = &h;
+    return tess_model_open(file, p, m, e);
+}
+
 static inline tess_status open_on(const char *file, const char *devices, seen_log *log, tess_model **m, tess_error *e)
 {
     tess_model_params p;
-    tess_host h;
-    tess_host_init(&h);
-    h.user = log;
-    h.log = log ? on_log : NULL;
     tess_model_params_init(&p);
     p.devices = devices;
-    p.n_threads = 1;
-    p.host = &h;
-    return tess_model_open(file, &p, m, e);
+    return open_with(file, &p, log ? on_log : NULL, log, m, e);
 }
 
 static inline tess_status open_ctx(tess_model *m, uint32_t seqs, uint32_t chunk, uint64_t kv_bytes, tess_ctx **c, tess_error *e)

@@ -33,17 +33,11 @@ static void on_text(void *user, int32_t level, const char *text)
 static tess_status open_model(const char *file, const char *devices, const char *split, int32_t stream, said *log, tess_model **m, tess_error *e)
 {
     tess_model_params p;
-    tess_host h;
-    tess_host_init(&h);
-    h.user = log;
-    h.log = log ? on_text : NULL;
     tess_model_params_init(&p);
     p.devices = devices;
     p.split = split;
     p.stream = stream;
-    p.n_threads = 1;
-    p.host = &h;
-    return tess_model_open(file, &p, m, e);
+    return open_with(file, &p, log ? on_text : NULL, log, m, e);
 }
 
 static tess_status run_stream(unsigned f, const char *devices, const char *split, int32_t stream, uint32_t chunk, result *r, tess_error *e)

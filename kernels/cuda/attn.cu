@@ -271,8 +271,8 @@ int cu_attn(const op_attn_args *a, void *stream)
 static bool groups_fit(const op_attn_args *a, const op_quant_args *q, const op_counts *counts, attn_after *f)
 {
     uint32_t all = 0;
-    if ((a->fast && !a->single) || a->b.n_tokens > AFTER_TOKENS || q->n_tokens != a->b.n_tokens) return false;
-    if (q->x != a->out || q->xs != a->os || q->count || quant_cut(q, &f->leaf) == UINT32_MAX) return false;
+    if ((a->fast && !a->single) || a->b.n_tokens > AFTER_TOKENS) return false;
+    if (!quant_is_of(q, a->out, a->os, a->b.n_tokens) || quant_cut(q, &f->leaf) == UINT32_MAX) return false;
     for (uint32_t l = 0; l < f->leaf.n; all += f->leaf.k[l++])
         if (f->leaf.k[l] % a->kv.v_dim) return false;
     f->quant = *q;

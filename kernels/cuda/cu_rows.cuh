@@ -80,6 +80,12 @@ DEV void quant_group(float x, uint32_t lane, op_group *y)
     }
 }
 
+/* Whether q makes groups of all of these rows. */
+static inline bool quant_is_of(const op_quant_args *q, const float *x, size_t xs, uint32_t n_tokens)
+{
+    return q->x == x && q->xs == xs && q->n_tokens == n_tokens && !q->count;
+}
+
 /* Leaves as kernels take them; gives the number of groups, UINT32_MAX when there are too many leaves. */
 static inline uint32_t quant_cut(const op_quant_args *a, quant_leaves *leaf)
 {

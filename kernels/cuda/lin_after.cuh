@@ -104,7 +104,7 @@ DEV void lin_after_block(const lin_after &f, const lin_job &j, uint32_t which, u
 static inline bool groups_of(const op_quant_args *q, const float *x, size_t xs, uint32_t n_tokens, uint32_t n, lin_after *f)
 {
     if (!q) return true;
-    if (q->x != x || q->xs != xs || q->n_tokens != n_tokens || q->count) return false;
+    if (!quant_is_of(q, x, xs, n_tokens)) return false;
     f->quant = *q;
     f->groups = quant_cut(q, &f->leaf);
     uint32_t all = 0;

@@ -24,7 +24,7 @@ static bool is_chain(const op_reduce_args *r, const op_norm_args *a, const op_qu
 {
     if (a->groups != 1 || a->n == 0) return false;
     if (r && (r->y != a->x || r->ys != a->xs || r->n != a->n || r->n_tokens != a->n_tokens)) return false;
-    return !q || (q->x == a->y && q->xs == a->ys && q->n_tokens == a->n_tokens && !q->count);
+    return !q || quant_is_of(q, a->y, a->ys, a->n_tokens);
 }
 
 int cu_rows(const op_reduce_args *sum, const op_norm_args *a, const op_quant_args *quant, void *stream)
