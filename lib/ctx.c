@@ -160,7 +160,7 @@ tess_status ctx_seq_append(tess_ctx *c, ctx_seq *s, const int32_t *ids, size_t n
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || (uint32_t)ids[i] >= c->model->a.vocab_size) return ERR(err, TESS_E_ARG, "id %d at place %zu is outside the vocabulary of %u", ids[i], i, c->model->a.vocab_size);
     if (n > c->p.max_seq_tokens || s->n > c->p.max_seq_tokens - n)
-        return ERR(err, TESS_E_ARG, "the sequence would have %zu tokens; the context is %u", s->n + n, c->p.max_seq_tokens);
+        return ERR(err, TESS_E_ARG, "the sequence would have %zu tokens; the context is %u: shorten the prompt or ask for a longer context", s->n + n, c->p.max_seq_tokens);
     if (!mem_grow(&c->m, &s->ids, &s->cap, s->n + n, sizeof *s->ids)) return ERR(err, TESS_E_NOMEM, "no memory for %zu ids", s->n + n);
     if (n) memcpy(s->ids + s->n, ids, n * sizeof *ids);
     s->n += n;

@@ -115,7 +115,7 @@ static bool set_machine(bench_options *o, int id, const char *name, const char *
     case O_THREADS:
         if (!set_list(name, v, false, false, 1, &o->threads)) return false;
         for (uint32_t i = 0; i < o->threads.n; i++)
-            if (o->threads.v[i] > 4096)
+            if (o->threads.v[i] > 1024)
                 return cli_error("%s: %u threads are too many", name, o->threads.v[i]), false;
         return true;
     case O_TP: return set_u32(name, v, 1, 8, &o->ranks);

@@ -131,10 +131,8 @@ static bool add_stop_id(run_options *o, const char *name, const char *v)
 
 static bool set_threads(run_options *o, const char *name, const char *v)
 {
-    int32_t n;
-    if (!set_i32(name, v, -1, 1024, &n)) return false;
-    o->threads = n < 0 ? 0 : (uint32_t)n;
-    return true;
+    if (!strcmp(v, "-1")) return o->threads = 0, true; /* as in llama.cpp: all CPUs */
+    return set_u32(name, v, 1, 1024, &o->threads);
 }
 static bool set_page(run_options *o, const char *name, const char *v)
 {
