@@ -174,10 +174,21 @@ static void add_summary(const inspect *s, json_t *o)
     set(o, "provenance", prov ? prov : i->prov_len ? text(i->prov, i->prov_len) : json_null());
 }
 
+/* jansson leaves out what it has no memory for, and the object would lack it silently. The program has only read
+ * when it prints, so that it can end here. */
+static void *get_or_end(size_t n)
+{
+    void *p = malloc(n);
+    if (p) return p;
+    cli_error("no memory for the JSON text");
+    exit(CLI_EXIT_MEMORY);
+}
+
 int inspect_print_json(const inspect *s)
 {
-    json_t *o = json_object();
     int rc = 0;
+    json_set_alloc_funcs(get_or_end, free);
+    json_t *o = json_object();
     add_summary(s, o);
     if (s->o->tensors) {
         json_t *list = json_array();
@@ -197,8 +208,8 @@ int inspect_print_json(const inspect *s)
     char *out = rc ? NULL : json_dumps(o, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
     if (out) puts(out);
     else if (!rc) {
-        cli_error("no memory for the JSON text");
-        rc = CLI_EXIT_MEMORY;
+        cli_error("%s: cannot be printed as JSON", s->i->path);
+        rc = CLI_EXIT_FAILED;
     }
     free(out);
     json_decref(o);
