@@ -188,7 +188,10 @@ static int take_id(generation *g, tess_token id, bool end)
     g->last_ns = cli_now_ns();
     int rc = o->print_ids ? write_id(g, id, g->n_out == 1 && !o->echo) : 0;
     if (rc || !g->stream || (end && !o->special)) return rc;
-    if (tess_stream_push(g->stream, id, &text, &len, &stopped, &g->r->err) < 0) return cli_fail(&g->r->err);
+    if (tess_stream_push(g->stream, id, &text, &len, &stopped, &g->r->err) < 0) {
+        g->stopped = true; /* the end of the text would fail once more, in a second line */
+        return cli_fail(&g->r->err);
+    }
     g->stopped = stopped != 0;
     return o->print_ids ? 0 : run_write(g->fd, g->fd_name, text, len);
 }
