@@ -21,7 +21,7 @@ expect "missing value" 1 "-n needs a value" "$run" -m "$m" -n
 for v in -1 nan inf "" 1e400 0.5x; do expect "--temp '$v'" 1 "--temp" "$run" -m "$m" -p a --temp "$v"; done
 for v in 0 -1 2147483648 9223372036854775808 x 4Q; do expect "-c $v" 1 "-c:" "$run" -m "$m" -p a -c "$v"; done
 for v in 0 9 1.5; do expect "--tp $v" 1 "--tp" "$run" -m "$m" -p a --tp "$v"; done
-for v in 0 -2 1025 x; do expect "-t $v" 1 "-t:" "$run" -m "$m" -p a -t "$v"; done
+for v in 0 -2 1025 1k x; do expect "-t $v" 1 "-t:" "$run" -m "$m" -p a -t "$v"; done
 expect "-t -1 is all CPUs" 0 "" "$run" -m "$m" -p a -n 1 -t -1
 expect "-n -2" 1 "-n:" "$run" -m "$m" -p a -n -2
 expect "--top-p 1.5" 1 "--top-p" "$run" -m "$m" -p a --top-p 1.5

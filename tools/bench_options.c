@@ -83,7 +83,7 @@ static bool set_u32(const char *name, const char *v, int64_t lo, int64_t hi, uin
 
 /* A list of whole numbers, or of KV types when `kv`; entries that are 0 are dropped unless lo or keep_zero says
  * otherwise. */
-static bool set_list(const char *name, const char *v, bool kv, bool keep_zero, int64_t lo, bench_list *out)
+static bool set_list(const char *name, const char *v, bool kv, bool keep_zero, int64_t lo, int64_t hi, bench_list *out)
 {
     out->n = 0;
     for (const char *s = v;; s++) {
@@ -100,28 +100,22 @@ static bool set_list(const char *name, const char *v, bool kv, bool keep_zero, i
         if (kv) {
             if (!cli_choice(name, word, kv_words, sizeof kv_words / sizeof *kv_words, &at)) return false;
             n = kv_values[at];
-        } else if (!set_u32(name, word, lo, 1 << 24, &n)) return false;
+        } else if (!set_u32(name, word, lo, hi, &n)) return false;
         if (n || keep_zero) out->v[out->n++] = n;
         s += len;
         if (!*s) return true;
     }
 }
 
-
 static bool set_machine(bench_options *o, int id, const char *name, const char *v)
 {
     int at;
     switch (id) {
-    case O_THREADS:
-        if (!set_list(name, v, false, false, 1, &o->threads)) return false;
-        for (uint32_t i = 0; i < o->threads.n; i++)
-            if (o->threads.v[i] > 1024)
-                return cli_error("%s: %u threads are too many", name, o->threads.v[i]), false;
-        return true;
+    case O_THREADS: return set_list(name, v, false, false, 1, 1024, &o->threads);
     case O_TP: return set_u32(name, v, 1, 8, &o->ranks);
     case O_DEVICES: o->devices = v; return true;
     case O_SPLIT: o->split = v; return true;
-    case O_KV: return set_list(name, v, true, false, 0, &o->kv);
+    case O_KV: return set_list(name, v, true, false, 0, 0, &o->kv);
     case O_CHUNK: return set_u32(name, v, 1, 1 << 20, &o->chunk);
     case O_PAGE:
         if (!cli_choice(name, v, page_words, 3, &at)) return false;
@@ -147,9 +141,9 @@ static bool set_option(bench_options *o, int id, const char *name, const char *v
         o->model = v;
         return true;
     case O_MODEL: o->model = v; return true;
-    case O_PROMPT: return set_list(name, v, false, false, 0, &o->prompt);
-    case O_DECODE: return set_list(name, v, false, false, 0, &o->decode);
-    case O_DEPTH: return set_list(name, v, false, true, 0, &o->depth);
+    case O_PROMPT: return set_list(name, v, false, false, 0, 1 << 24, &o->prompt);
+    case O_DECODE: return set_list(name, v, false, false, 0, 1 << 24, &o->decode);
+    case O_DEPTH: return set_list(name, v, false, true, 0, 1 << 24, &o->depth);
     case O_REPS: return set_u32(name, v, 1, BENCH_MAX_REPS, &o->reps);
     case O_PEER: o->peer = v; return true;
     case O_NO_VERIFY: o->no_verify = true; return true;

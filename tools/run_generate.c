@@ -189,7 +189,8 @@ static int take_id(generation *g, tess_token id, bool end)
     int rc = o->print_ids ? write_id(g, id, g->n_out == 1 && !o->echo) : 0;
     if (rc || !g->stream || (end && !o->special)) return rc;
     if (tess_stream_push(g->stream, id, &text, &len, &stopped, &g->r->err) < 0) {
-        g->stopped = true; /* the end of the text would fail once more, in a second line */
+        tess_stream_close(g->stream); /* its end would fail once more, in a second line */
+        g->stream = NULL;
         return cli_fail(&g->r->err);
     }
     g->stopped = stopped != 0;

@@ -131,8 +131,10 @@ static bool add_stop_id(run_options *o, const char *name, const char *v)
 
 static bool set_threads(run_options *o, const char *name, const char *v)
 {
-    if (!strcmp(v, "-1")) return o->threads = 0, true; /* as in llama.cpp: all CPUs */
-    return set_u32(name, v, 1, 1024, &o->threads);
+    int32_t n = 0;
+    if (strcmp(v, "-1") && !set_i32(name, v, 1, 1024, &n)) return false; /* -1 as in llama.cpp: all CPUs */
+    o->threads = (uint32_t)n;
+    return true;
 }
 static bool set_page(run_options *o, const char *name, const char *v)
 {
