@@ -202,7 +202,7 @@ uninstall:
 format:
 	git ls-files '*.c' '*.h' | xargs clang-format -i
 clean:
-	rm -rf $(BUILD)
+	rm -rf '$(BUILD)'
 help:
 	@echo 'make            libraries and commands, in $(BUILD)/ and $(BUILD)/bin'
 	@echo 'make test       all tests; last line: N passed, N failed'

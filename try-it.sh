@@ -18,9 +18,13 @@ if [ -n "$missing" ]; then
 fi
 [ "${1:-}" = --packages ] && exit 0
 
+model=build/smollm2/smollm2-q4.tess
 mkdir -p build
+echo "try-it: building, a few minutes the first time (build/make.log)" >&2
 make -j"$(nproc)" >build/make.log 2>&1 || { tail -n 30 build/make.log >&2; exit 1; }
+echo "try-it: fetching the model" >&2
 tools/fetch-smollm2.sh build/smollm2
-build/bin/convert-hf build/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf -o build/smollm2/smollm2.tess --type bf16 --force
-build/bin/run-model -m build/smollm2/smollm2.tess -p "${1:-Why is the sky blue? Answer in two sentences.}" -n 120 --temp 0
+build/bin/convert-hf build/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf -o "$model" --force
+echo "try-it: build/bin/run-model -m $model -p ..." >&2
+build/bin/run-model -m "$model" -p "${1:-Why is the sky blue? Answer in two sentences.}" -n 120 --temp 0
 echo
