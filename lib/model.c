@@ -77,7 +77,7 @@ static tess_status parse_split(const char *text, uint32_t n_ranks, double *share
         char *end;
         shares[i] = strtod(p, &end);
         bool last = i + 1 == n_ranks;
-        if (end == p || !(shares[i] > 0) || !(shares[i] < 1e6) || *end != (last ? 0 : ',')) return ERR(err, TESS_E_ARG, "split \"%s\" must be %u positive numbers with commas between", text, n_ranks);
+        if (end == p || !(shares[i] > 0) || !(shares[i] < 1e6) || *end != (last ? 0 : ',')) return ERR(err, TESS_E_ARG, "split \"%s\" must be positive numbers with commas between, one for each rank (%u)", text, n_ranks);
         p = end + 1;
     }
     return TESS_OK;

@@ -268,7 +268,7 @@ TESS_API tess_status tess_seq_open(tess_ctx *c, const tess_seq_params *p, tess_s
 TESS_API tess_status tess_seq_append(tess_ctx *c, tess_seq s, const tess_token *ids, size_t n, tess_error *err);
 /* A new sequence with the first keep ids of src, which count as its prompt, and src's parameters; shares its KV pages. */
 TESS_API tess_status tess_seq_fork(tess_ctx *c, tess_seq src, size_t keep, tess_seq *out, tess_error *err);
-/* Keeps the first keep ids. Unless ids are appended, the next step runs the last one again, and generation goes on from there. */
+/* Keeps the first keep ids; a sequence that has no more than these stays as it is. Unless ids are appended, the next step runs the last one again, and generation goes on from there. */
 TESS_API tess_status tess_seq_truncate(tess_ctx *c, tess_seq s, size_t keep, tess_error *err);
 TESS_API void tess_seq_close(tess_ctx *c, tess_seq s);
 

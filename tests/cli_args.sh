@@ -36,7 +36,7 @@ expect "system message without a template" 1 "chat template" "$run" -m "$m" -p a
 expect "help" 0 "" "$run" --help
 check "help names every mode" grep -q -- --render-chat "$TMP/expect.out"
 expect "version" 0 "" "$run" --version
-check "version on stdout" grep -q "tessera 0.1.0" "$TMP/expect.out"
+check "version on stdout" grep -q "^run-model (tessera 0.1.0; cpu: .*)$" "$TMP/expect.out"
 expect "--stream sometimes" 1 "--stream" "$run" -m "$m" -p a --stream sometimes
 expect "--stream on the CPU" 1 "nothing to stream" "$run" -m "$m" -p a --stream on
 expect "--stream as it must be" 0 "" "$run" -m "$m" -p a -n 1 --stream auto

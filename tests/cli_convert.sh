@@ -57,6 +57,7 @@ refuse "GGUF of four bytes" 2 "short.gguf" "$conv" "$TMP/short.gguf" -o "$out"
 expect "convert" 0 "" "$conv" "$src" -o "$out"
 hashes "$out" >"$TMP/want"
 equal "weights" 30 "$(wc -l <"$TMP/want")"
+expect "output is a directory" 2 "not a regular file; -o names the file" "$conv" "$src" -o "$TMP"
 expect "existing output" 2 "exists already; use --force" "$conv" "$src" -o "$out"
 cp "$out" "$TMP/first.tess"
 expect "force" 0 "" "$conv" "$src" -o "$out" --force

@@ -48,6 +48,7 @@ damage "$raw" "$TMP/data.tess" "$at"
 expect "damaged data: the index is fine" 0 "" "$inspect" "$TMP/data.tess"
 expect "damaged data: quick" 0 "" "$inspect" "$TMP/data.tess" --verify quick
 expect "damaged data: full" 1 "is damaged" "$inspect" "$TMP/data.tess" --verify
+expect "--verify of an unknown depth" 3 "takes quick, full or deep" "$inspect" "$raw" --verify hard
 has "damaged data: the place is told" "tensor=vector piece=0 chunk=0" "$inspect" "$TMP/data.tess" --verify
 equal "damaged data: last line" "CORRUPT 1 errors" "$("$inspect" "$TMP/data.tess" --verify 2>/dev/null | tail -n 1)"
 damage "$raw" "$TMP/head.tess" 100

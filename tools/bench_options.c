@@ -185,7 +185,7 @@ int bench_options_parse(bench_options *o, int argc, char **argv)
     for (int id; (id = cli_next(&p, &value)) != CLI_END;) {
         if (id == CLI_BAD) return CLI_EXIT_USAGE;
         if (id == O_HELP) return print_help(), cli_flush();
-        if (id == O_VERSION) return printf("bench-model %s\n", tess_build_info()), cli_flush();
+        if (id == O_VERSION) return cli_version(p.program);
         if (!set_option(o, id, p.name, value)) return CLI_EXIT_USAGE;
     }
     const char *why = NULL;

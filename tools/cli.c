@@ -162,6 +162,12 @@ void cli_help(FILE *to, const cli_option *options, size_t n)
     }
 }
 
+int cli_version(const char *program)
+{
+    printf("%s (%s)\n", program, tess_build_info());
+    return cli_flush();
+}
+
 int cli_flush(void)
 {
     if (fflush(stdout) == 0 && !ferror(stdout)) return CLI_EXIT_OK;

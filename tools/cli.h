@@ -62,6 +62,8 @@ void cli_start(cli_parser *p, const char *program, const cli_option *options, si
  * error line. "-" alone is positional. */
 int cli_next(cli_parser *p, const char **value);
 void cli_help(FILE *to, const cli_option *options, size_t n);
+/* "run-model (tessera 0.1.0; ...)" on stdout; returns the exit code. */
+int cli_version(const char *program);
 /* What was printed is out: CLI_EXIT_OK, or CLI_EXIT_FILE after an error line. */
 int cli_flush(void);
 

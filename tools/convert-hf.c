@@ -33,7 +33,7 @@ enum { O_OUT = 1, O_TYPE, O_TP, O_STORE, O_SPLIT, O_THREADS, O_FORCE, O_REFRESH,
 static const cli_option options[] = {
     {"-o --output", O_OUT, "FILE", "the container to write"},
     {"--type", O_TYPE, "TYPE", "auto (as in the source, default), f32, f16, bf16, q8, q4"},
-    {"--tp", O_TP, "N", "lay the weights out for N ranks (default 1); the file runs on any number"},
+    {"--tp", O_TP, "N", "lay the weights out for N ranks, 1 to 256 (default 1); the file runs on any number"},
     {"--store", O_STORE, "HOW", "auto (default), raw (mapped as it is) or zstd"},
     {"--split-max-size", O_SPLIT, "SIZE", "write several files of at most SIZE bytes, such as 4G; what one rank reads\nof one layer is never cut, so a part may be as large as that"},
     {"-j --threads", O_THREADS, "N", "threads (default: all CPUs that the process may use)"},
@@ -43,7 +43,7 @@ static const cli_option options[] = {
     {"--export", O_EXPORT, "DIR", "SRC is a .tess: write it as a Hugging Face directory instead"},
     {"--lora", O_LORA, "DIR[=SCALE]", "merge a PEFT LoRA adapter into the weights, before --type is applied; several are\nmerged in order"},
     {"-h --help", O_HELP, NULL, "this text"},
-    {"--version", O_VERSION, NULL, "the version"},
+    {"--version", O_VERSION, NULL, "version and what the library was built with"},
 };
 
 static void help(void)
@@ -107,7 +107,7 @@ static int parse(int argc, char **argv, convert_options *o)
             else cli_error("--lora: more than %d adapters", CONVERT_MAX_LORA);
             break;
         case O_HELP: help(); return cli_flush();
-        case O_VERSION: puts("convert-hf (" CONVERTER ")"); return cli_flush();
+        case O_VERSION: return cli_version(p.program);
         default: ok = false; break;
         }
     }
@@ -137,6 +137,10 @@ int main(int argc, char **argv)
     install_signals();
     /* Said before any work; the writer looks again when it renames. */
     const char *target = o.out ? o.out : o.export_dir;
+    if (o.out && os_is_dir(o.out)) {
+        cli_error("%s: is a directory, not a regular file; -o names the file to write", o.out);
+        return CLI_EXIT_FILE;
+    }
     if (!o.force && os_exists(target)) {
         cli_error("%s: exists already; use --force to replace it", target);
         return CLI_EXIT_FILE;

@@ -265,7 +265,7 @@ static const cli_option options[] = {
     {"-j --threads", O_THREADS, "N", "threads of --verify (all CPUs)"},
     {"--families", O_FAMILIES, NULL, "the model families that convert-hf reads; no file is needed"},
     {"--json", O_JSON, NULL, "print JSON"},
-    {"--version", O_VERSION, NULL, "print the version"},
+    {"--version", O_VERSION, NULL, "version and what the library was built with"},
     {"-h --help", O_HELP, NULL, "print this help"},
 };
 
@@ -333,11 +333,13 @@ static int parse(inspect_options *o, int argc, char **argv)
             break;
         case O_MODEL:
         case CLI_POSITIONAL:
-            if (o->path) return cli_error("only one file can be inspected: %s, %s", o->path, value), usage;
+            if (o->path)
+                return cli_error("only one file can be inspected: %s, %s%s", o->path, value,
+                                 o->verify ? " (--verify takes quick, full or deep)" : ""), usage;
             o->path = value;
             break;
         case O_FAMILIES: return print_families();
-        case O_VERSION: puts("inspect-model (Tessera) 0.1.0"); return cli_flush();
+        case O_VERSION: return cli_version(p.program);
         case O_HELP:
             puts("usage: inspect-model FILE.tess [options]\n");
             cli_help(stdout, options, ARRAY_LEN(options));

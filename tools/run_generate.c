@@ -246,8 +246,9 @@ static void print_stats(const generation *g)
     tess_kv_stats_init(&kv);
     tess_ctx_kv_stats(g->ctx, &kv, NULL);
     double first = seconds(r->start_ns, g->first_ns), rest = seconds(g->first_ns, g->last_ns);
-    fprintf(stderr, "model:    %s, %.2f million parameters in %s, %u ranks, %u threads, loaded in %.3f s\n", r->info.family,
-            (double)r->info.param_count * 1e-6, r->info.weight_type, r->info.n_ranks, r->info.n_threads, r->load_s);
+    fprintf(stderr, "model:    %s, %.2f million parameters in %s, %u rank%s, %u thread%s, loaded in %.3f s\n", r->info.family,
+            (double)r->info.param_count * 1e-6, r->info.weight_type, r->info.n_ranks, r->info.n_ranks == 1 ? "" : "s", r->info.n_threads,
+            r->info.n_threads == 1 ? "" : "s", r->load_s);
     fprintf(stderr, "sampling: seed %llu, temperature %g, top-k %d, top-p %g, min-p %g, repeat penalty %g\n", (unsigned long long)p->seed,
             (double)p->temperature, p->top_k, (double)p->top_p, (double)p->min_p, (double)p->repeat_penalty);
     fprintf(stderr, "prompt:   %zu tokens, first token %.3f s after start\n", g->prompt.n, first);

@@ -269,7 +269,7 @@ int run_options_parse(run_options *o, int argc, char **argv)
     for (int id; (id = cli_next(&p, &value)) != CLI_END;) {
         if (id == CLI_BAD) return CLI_EXIT_USAGE;
         if (id == O_HELP) return print_help(), cli_flush();
-        if (id == O_VERSION) return printf("run-model %s\n", tess_build_info()), cli_flush();
+        if (id == O_VERSION) return cli_version(p.program);
         if (!set_option(o, id, p.name, value)) return CLI_EXIT_USAGE;
     }
     return consistent(o) ? -1 : CLI_EXIT_USAGE;
