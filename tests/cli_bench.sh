@@ -23,6 +23,7 @@ expect "--page 5" 1 "--page" "$bench" -m "$m" --page 5
 expect "--tp 0" 1 "--tp" "$bench" -m "$m" --tp 0
 expect "nothing to measure" 1 "nothing to measure" "$bench" -m "$m" -p 0 -n 0
 expect "more than the context" 1 "context of" "$bench" -m "$m" -d 1000000
+equal "more than the context: no table begins" "" "$(cat "$TMP/expect.out")"
 expect "empty --peer" 1 "--peer" "$bench" -m "$m" --peer ""
 expect "help" 0 "" "$bench" --help
 expect "version" 0 "" "$bench" --version

@@ -182,6 +182,7 @@ static int bench(state *s)
     if (!rc && o->peer) rc = bench_peer_open(o->peer, &s->peer);
     for (uint32_t i = 0; !rc && i < o->threads.n; i++) {
         rc = open_model(s, o->threads.v[i]);
+        if (!rc) rc = bench_run_fits(o, &s->info);
         if (!rc && !s->report) rc = bench_report_open(o, &s->info, s->machine, &s->report);
         for (uint32_t k = 0; !rc && k < o->kv.n; k++) rc = run_tests(s, o->kv.v[k], v);
         tess_model_close(s->model);

@@ -82,6 +82,9 @@ void bench_report_close(bench_report *r); /* NULL is fine */
 
 /* ---- bench_run.c ---- */
 typedef struct bench_run bench_run; /* one context and its filled sequence */
+/* Whether the longest test fits the model's context. */
+int bench_run_fits(const bench_options *o, const tess_model_info *info);
+/* For options that fit. */
 int bench_run_open(const bench_options *o, tess_model *m, const tess_model_info *info, uint32_t kv,
                    bench_run **out);
 void bench_run_close(bench_run *r); /* NULL is fine */

@@ -91,17 +91,23 @@ static void print_csv(const column *c, size_t n, bool names)
     putchar('\n');
 }
 
+static json_t *json_value(const column *c)
+{
+    double v = c->value;
+    bool whole = v >= 0 && v < 1e15 && v == (double)(json_int_t)v;
+    if (!c->number) return json_string(c->text);
+    return whole ? json_integer((json_int_t)v) : json_real(v);
+}
+
+/* NULL: no memory, or a number that JSON has no form for. */
 static json_t *json_of(const column *c, size_t n)
 {
     json_t *o = json_object();
-    for (size_t i = 0; i < n; i++) {
-        double v = c[i].value;
-        bool whole = v >= 0 && v < 1e15 && v == (double)(json_int_t)v;
-        json_object_set_new(o, c[i].name,
-                            !c[i].number ? json_string(c[i].text)
-                            : whole      ? json_integer((json_int_t)v)
-                                         : json_real(v));
-    }
+    for (size_t i = 0; o && i < n; i++)
+        if (json_object_set_new(o, c[i].name, json_value(&c[i])) < 0) {
+            json_decref(o);
+            o = NULL;
+        }
     return o;
 }
 
@@ -142,7 +148,7 @@ int bench_report_open(const bench_options *o, const tess_model_info *info, const
     r->model =
         json_pack("{s:s,s:s,s:s,s:I,s:I}", "file", o->model, "family", info->family, "type", info->weight_type,
                   "params", (json_int_t)info->param_count, "weight_bytes", (json_int_t)info->weight_bytes);
-    if (!r->results || !r->machine) return bench_no_memory();
+    if (!r->results || !r->machine || !r->model) return bench_no_memory();
     if (r->format == BENCH_CSV) {
         column c[MAX_COLUMNS];
         print_csv(c, columns_of(r, &(bench_test){0}, &(bench_result){0}, c), true);
@@ -168,7 +174,7 @@ int bench_report_add(bench_report *r, const bench_test *t, const bench_result *v
     r->best.int8_gmac_s = higher(r->best.int8_gmac_s, v->speed.int8_gmac_s);
     if (r->format == BENCH_CSV) print_csv(c, n, false);
     else if (r->format == BENCH_TABLE) print_row(r, t, v);
-    else json_array_append_new(r->results, json_of(c, n));
+    else if (json_array_append_new(r->results, json_of(c, n)) < 0) return bench_no_memory();
     return cli_flush();
 }
 
@@ -180,10 +186,14 @@ int bench_report_end(bench_report *r)
         puts(" (highest of the run)");
     }
     if (r->format != BENCH_JSON) return cli_flush();
-    json_object_set_new(r->machine, "read_gb_s", json_real(r->best.read_gb_s));
-    json_object_set_new(r->machine, "peak_gmac_s", json_real(r->best.f32_gmac_s));
-    json_object_set_new(r->machine, "peak_int8_gmac_s", json_real(r->best.int8_gmac_s));
-    json_t *out = json_pack("{s:O,s:O,s:O*}", "results", r->results, "machine", r->machine, "model", r->model);
+    json_t *peaks = json_pack("{s:f,s:f,s:f}", "read_gb_s", r->best.read_gb_s, "peak_gmac_s", r->best.f32_gmac_s, "peak_int8_gmac_s",
+                              r->best.int8_gmac_s);
+    json_t *out = json_pack("{s:O,s:O,s:O}", "results", r->results, "machine", r->machine, "model", r->model);
+    if (json_object_update(r->machine, peaks) < 0) {
+        json_decref(out);
+        out = NULL;
+    }
+    json_decref(peaks);
     int rc = out ? 0 : bench_no_memory();
     if (!rc && (json_dumpf(out, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) != 0 || putchar('\n') == EOF))
         rc = cli_flush();

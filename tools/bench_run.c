@@ -95,23 +95,30 @@ static uint32_t longest(const bench_list *l)
     return n;
 }
 
+static uint32_t longest_test(const bench_options *o)
+{
+    uint32_t prompt = longest(&o->prompt), decode = longest(&o->decode);
+    return prompt > decode ? prompt : decode;
+}
+
+int bench_run_fits(const bench_options *o, const tess_model_info *info)
+{
+    uint32_t depth = longest(&o->depth), tokens = longest_test(o);
+    if ((uint64_t)depth + tokens <= info->max_seq_tokens) return 0;
+    cli_error("depth %u and %u tokens behind it are more than the model's context of %u", depth, tokens, info->max_seq_tokens);
+    return CLI_EXIT_USAGE;
+}
+
 int bench_run_open(const bench_options *o, tess_model *m, const tess_model_info *info, uint32_t kv,
                    bench_run **out)
 {
-    uint32_t prompt = longest(&o->prompt), decode = longest(&o->decode), depth = longest(&o->depth);
-    uint64_t need = (uint64_t)depth + (prompt > decode ? prompt : decode);
     bench_run *r = *out = calloc(1, sizeof *r);
     if (!r) return bench_no_memory();
-    if (need > info->max_seq_tokens) {
-        cli_error("depth %u and %llu tokens behind it are more than the model's context of %u", depth,
-                  (unsigned long long)need - depth, info->max_seq_tokens);
-        return CLI_EXIT_USAGE;
-    }
     tess_ctx_params p;
     tess_ctx_params_init(&p);
     p.max_seqs = 2;
     p.max_step_tokens = r->chunk = o->chunk;
-    p.max_seq_tokens = (uint32_t)need;
+    p.max_seq_tokens = longest(&o->depth) + longest_test(o);
     p.kv_dtype = (int32_t)(r->kv = kv);
     p.page_tokens = o->page;
     r->info = info;
