@@ -87,7 +87,7 @@ interrupt() { # NAME STATUS TIMES
     local rc=0
     env --default-signal=INT "$run" -m "$m" -p "Count to one thousand." -n 4000 --ignore-eos --temp 0 >"$TMP/o" 2>"$TMP/e" </dev/null &
     local pid=$!
-    for _ in $(seq 100); do [ -s "$TMP/o" ] && break; sleep 0.1; done
+    for _ in $(seq 600); do [ -s "$TMP/o" ] && break; sleep 0.1; done
     for _ in $(seq "$3"); do kill -INT $pid 2>/dev/null; done
     local start=$SECONDS
     wait $pid || rc=$?
@@ -102,7 +102,7 @@ interrupt "^C twice" 130 2
 cp "$m" "$TMP/shrink.tess"
 "$run" -m "$TMP/shrink.tess" -p "Count to one thousand." -n 4000 --ignore-eos --temp 0 --no-verify >"$TMP/o" 2>"$TMP/e" </dev/null &
 pid=$!
-for _ in $(seq 100); do [ -s "$TMP/o" ] && break; sleep 0.1; done
+for _ in $(seq 600); do [ -s "$TMP/o" ] && break; sleep 0.1; done
 truncate -s 65536 "$TMP/shrink.tess"
 rc=0
 ( sleep 20; kill -INT $pid 2>/dev/null ) &
