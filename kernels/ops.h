@@ -168,10 +168,12 @@ typedef struct { uint32_t act; float alpha, limit; const float *g, *u; size_t gs
                  const uint32_t *count; /* as in "mixtures of experts" */ } op_act_args;
 
 /* y[t][i] = tree over leaves of parts[l][t][i] (all L leaves) + bias[i] (if any); then * scale (if != 1); then x + that
- * when residual is not NULL. parts: one pointer per leaf, token stride ps. y may equal residual. */
+ * when residual is not NULL. parts: one pointer per leaf, token stride ps. y may equal residual.
+ * share not 0 (devices only): parts[s] holds columns [s * share, (s + 1) * share) of what was summed already, and y is those beside each
+ * other; n_leaves counts them; no bias, no residual, scale 1. */
 typedef struct {
     const float *const *parts; uint32_t n_leaves; size_t ps; const float *bias; const float *residual; size_t rs;
-    float scale; uint32_t n_tokens, n; float *y; size_t ys;
+    float scale; uint32_t n_tokens, n; float *y; size_t ys; uint32_t share;
 } op_reduce_args;
 
 /* y = x * scale; cap > 0: y = cap * tanh(y / cap). In place allowed. */

@@ -338,9 +338,8 @@ static uint32_t gather_leaves(const exec *x, const rank_state *k, const prog_ins
     return n;
 }
 
-static void run_reduce(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+op_reduce_args exec_sum(const exec *x, const rank_state *k, const prog_instr *c, const float **parts)
 {
-    const float *parts[MAX_LEAVES];
     op_reduce_args a = {.parts = parts, .n_leaves = 1, .scale = 1, .n_tokens = x->n_rows, .n = x->model->a.hidden_size};
     if (x->prog->slots[c->in[0]].shared) {
         a.n_leaves = gather_leaves(x, k, c, parts, &a.ps);
@@ -349,6 +348,13 @@ static void run_reduce(const exec *x, rank_state *k, const prog_instr *c, uint32
     if (c->scaled) a.scale = (float)x->model->a.residual_scale;
     if (c->in[1] != NO_SLOT) a.residual = slot_at(x, k, c->in[1], &a.rs);
     a.y = slot_at(x, k, c->out, &a.ys);
+    return a;
+}
+
+static void run_reduce(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
+{
+    const float *parts[MAX_LEAVES];
+    op_reduce_args a = c == k->shared_sum ? sums_beside(x, k, c, parts) : exec_sum(x, k, c, parts);
     shard_range own = columns_of(x, k, c, a.n);
     for (uint32_t l = 0; l < a.n_leaves; l++) parts[l] += own.lo;
     if (a.bias) a.bias += own.lo;

@@ -152,7 +152,9 @@ tess_status device_open(exec *x, tess_error *err)
     if (!code) code = device_host_alloc(&p, best_room(x->model->shards.vocab.n_leaves)), d->best = code ? NULL : p;
     if (!code) code = device_host_alloc(&p, (size_t)logits), x->logits = code ? NULL : p;
     if (code) return device_no_memory(x, 0, "pinned memory", embed + logits, code, err);
-    return plan_outboxes(x, err);
+    TRY(plan_outboxes(x, err));
+    sums_open(x, d->out_off != NULL);
+    return TESS_OK;
 }
 
 void device_close(exec *x)
@@ -167,6 +169,7 @@ void device_close(exec *x)
         (void)comm_select(x->comm, r);
         device_free(k->act);
         device_free(k->scratch);
+        device_free(k->shares);
         gemm_close(k);
         device_free(k->logits);
         device_free(k->counts);
@@ -180,7 +183,7 @@ void device_close(exec *x)
                 device_free(x->ropes[l].copy[r][i]);
                 device_free(x->ropes[l].lanes_copy[r][i]);
             }
-        k->act = k->scratch = k->logits = NULL;
+        k->act = k->scratch = k->shares = k->logits = NULL;
         k->counts = NULL;
     }
     if (d) {
@@ -198,8 +201,7 @@ void device_close(exec *x)
 
 /* ---- before a step: what it needs beyond what is there ---- */
 
-/* A larger block of device memory with the contents of src; the old one goes. Nothing runs at this time. */
-static tess_status renew(exec *x, uint32_t r, const char *what, float **old, const float *src, uint64_t floats, tess_error *err)
+tess_status device_renew(exec *x, uint32_t r, const char *what, float **old, const float *src, uint64_t floats, tess_error *err)
 {
     void *p;
     int code = device_alloc(&p, (size_t)floats * sizeof(float));
@@ -221,11 +223,11 @@ static tess_status reach_tables(exec *x, uint32_t r, tess_error *err)
             rope_set *s = &x->ropes[l];
             const uint64_t n = (uint64_t)s->rows[i] * a->rope_dims;
             if (s->rows[i] <= s->copied[r][i]) continue;
-            TRY(renew(x, r, "the rope table", &s->copy[r][i], s->cs[i], n, err));
-            if (x->kbias.heads) TRY(renew(x, r, "the rope table", &s->lanes_copy[r][i], s->lanes[i], n, err));
+            TRY(device_renew(x, r, "the rope table", &s->copy[r][i], s->cs[i], n, err));
+            if (x->kbias.heads) TRY(device_renew(x, r, "the rope table", &s->lanes_copy[r][i], s->lanes[i], n, err));
             s->copied[r][i] = s->rows[i];
         }
-    if (x->alibi_rows > d->alibi_rows) TRY(renew(x, r, "the position biases", &d->alibi, x->alibi, (uint64_t)x->alibi_rows * a->n_heads, err));
+    if (x->alibi_rows > d->alibi_rows) TRY(device_renew(x, r, "the position biases", &d->alibi, x->alibi, (uint64_t)x->alibi_rows * a->n_heads, err));
     d->alibi_rows = x->alibi_rows;
     k->alibi = d->alibi;
     return TESS_OK;
@@ -238,7 +240,7 @@ static tess_status reach_scratch(exec *x, uint32_t r, const exec_batch *b, tess_
     size_t want = op_cuda_attn_scratch(b->n_rows, q.hi - q.lo, arch_v_dim(&x->model->a), x->positions);
     if (want <= k->scratch_floats) return TESS_OK;
     k->scratch_floats = 0;
-    TRY(renew(x, r, "attention", &k->scratch, NULL, want, err));
+    TRY(device_renew(x, r, "attention", &k->scratch, NULL, want, err));
     k->scratch_floats = want;
     return TESS_OK;
 }
@@ -336,6 +338,7 @@ tess_status device_prepare(exec *x, const exec_batch *b, tess_error *err)
         if (code) st = devices_fail(comm_devices(x->comm), r, "the device can not be used", code, err);
         if (st >= 0) st = reach_tables(x, r, err);
         if (st >= 0) st = reach_scratch(x, r, b, err);
+        if (st >= 0) st = sums_reach(x, r, b->n_rows, err);
         if (st >= 0) st = reach_batch(x, r, b, n_pages, err);
     }
     mem_free(&x->m, n_pages);
@@ -390,6 +393,23 @@ static void give_instr(const exec *x, rank_state *k, const prog_instr *c)
         for (uint32_t i = 0; i <= c->joined; i++) exec_instr(x, k, &c[i], 0, 1);
 }
 
+/* The sum that operations from `c` on begin with, when it is made in two steps: each rank its share, then a barrier. */
+static int give_shares(exec *x, const prog_instr *c, uint32_t *rank)
+{
+    const bool two = sums_in_two(x, &x->rank[0], c);
+    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
+        rank_state *k = &x->rank[r];
+        k->shared_sum = two ? c : NULL;
+        if (two && !k->code) k->code = comm_select(x->comm, r);
+        if (two && !k->code) sums_share(x, k, c);
+    }
+    if (!two) return 0;
+    int code = first_code(x, rank);
+    if (!code) code = comm_barrier(x->comm);
+    x->device->turn++;
+    return code;
+}
+
 /* Gives all operations to the streams. Ends early after a failure, or when the run was cancelled. */
 static int give_program(exec *x, uint32_t *rank)
 {
@@ -398,6 +418,7 @@ static int give_program(exec *x, uint32_t *rank)
     int code = 0;
     for (uint32_t from = 0, to; !code && from < p->n_code; from = to) {
         for (to = from + 1; to < p->n_code && p->code[to].sync != 2;) to++;
+        if ((code = give_shares(x, &p->code[from], rank)) != 0) break;
         for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
             rank_state *k = &x->rank[r];
             if (!k->code) k->code = comm_select(x->comm, r);

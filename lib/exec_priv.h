@@ -31,6 +31,9 @@ typedef struct {
     const prog_instr *gemm_last; /* the last linear operation, if it went that way: what it made of x is still in the scratch */
     float *logits;     /* [EXEC_HEAD_ROWS][logits_stride], the rank's rows of the vocabulary */
     uint32_t logits_stride;
+    float *shares;     /* exec_sums.c */
+    size_t shares_floats;
+    const prog_instr *shared_sum; /* of which every rank has its share there; NULL: none */
     uint32_t *counts;  /* [n_counts], all 0 between launches (after_ops.h) */
     uint32_t n_counts;
 } rank_state;
@@ -77,6 +80,7 @@ struct exec {
     uint32_t alibi_rows;
     comm *comm;        /* NULL: all ranks are on the CPU */
     exec_device *device;
+    uint64_t two_from; /* exec_sums.c */
     bool gemm;         /* all devices can, and may, compute large prompts near the exact text only */
     uint32_t *taken;   /* [rank][instruction], exec_shares.c; CPU only */
     bool broken;       /* a device is lost: the context can only be closed */
@@ -134,6 +138,8 @@ static inline bool exec_gemm(const exec *x, const rank_state *k, const prog_inst
     if (!x->gemm || c->weight == WT_NONE || c->weight == WT_ROUTER || c->weight == WT_SH_SWITCH) return false;
     return x->n_rows >= op_cuda_gemm_from(exec_linear(x, k, c)->w.dtype);
 }
+/* Arguments of the sum c on this rank, all columns; parts: [MAX_LEAVES], filled. */
+op_reduce_args exec_sum(const exec *x, const rank_state *k, const prog_instr *c, const float **parts);
 void exec_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n);
 /* exec_joint.c: c and the c->joined instructions behind it, in one launch of the rank's device. */
 void exec_joint(const exec *x, rank_state *k, const prog_instr *c);
@@ -152,6 +158,15 @@ tess_status device_head_best(exec *x, const uint32_t *rows, uint32_t k, sampler_
 float *device_shared(const exec *x, const rank_state *reader, const rank_state *owner, uint16_t slot, size_t *stride);
 void device_embed(const exec *x, rank_state *k, const prog_instr *c);
 tess_status device_no_memory(const exec *x, uint32_t r, const char *what, uint64_t bytes, int code, tess_error *err);
+/* A larger block of device memory with the contents of src (NULL: none); the old one goes. Nothing runs at this time. */
+tess_status device_renew(exec *x, uint32_t r, const char *what, float **old, const float *src, uint64_t floats, tess_error *err);
+/* exec_sums.c: sums over ranks in two steps. Whether c is one in this run; a rank's share, before the barrier; all shares beside each
+ * other, behind it. open: once the outboxes are planned; reach: memory of rank r for a run of so many rows. */
+void sums_open(exec *x, bool blind);
+tess_status sums_reach(exec *x, uint32_t r, uint32_t n_rows, tess_error *err);
+bool sums_in_two(const exec *x, const rank_state *k, const prog_instr *c);
+void sums_share(const exec *x, rank_state *k, const prog_instr *c);
+op_reduce_args sums_beside(const exec *x, const rank_state *k, const prog_instr *c, const float **parts);
 /* exec_gemm.c: large prompts on devices. open and close: memory of a rank, while the comm has its device selected. */
 tess_status gemm_allow(exec *x, tess_error *err);
 tess_status gemm_open(exec *x, uint32_t r, tess_error *err);

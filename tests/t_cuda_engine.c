@@ -14,8 +14,10 @@
 #include <cmocka.h>
 
 #include "comm_ops.h"
+#include "ctx.h"
 #include "device.h"
 #include "engine_kit.h"
+#include "exec_priv.h"
 
 static char path[2][256]; /* written for one rank and for four; bf16; other weights */
 static result want[2];    /* of one device */
@@ -246,6 +248,9 @@ static void step_again(tess_status st, tess_ctx *c, tess_seq s, result *r, tess_
     equal(&want[1], r);
 }
 
+/* All sums over ranks of c go in two steps (exec_sums.c). */
+static void in_two_steps(tess_ctx *c) { c->exec->two_from = 1; }
+
 /* From file to result on devices, with a fault that was set before. `allowed` says which statuses it may have. */
 static void with_fault(const char *devices, bool (*allowed)(tess_status st, const tess_error *e), failures *f)
 {
@@ -276,6 +281,7 @@ static void with_fault(const char *devices, bool (*allowed)(tess_status st, cons
         f->in_ctx++;
         st = open_ctx(m, 1, 7, 0, &c, &e);
     }
+    if (st >= 0) in_two_steps(c);
     if (st >= 0) st = add_seq(c, 20, 1, &s, &e);
     if (st < 0) fail_msg("%s", e.text);
     if ((st = drain(c, s, &r, &e)) < 0) assert_true(allowed(st, &e)), f->in_step++;
@@ -357,6 +363,7 @@ static bool bad_flags(cuemu_peer_fault kind, unsigned n, unsigned *noticed)
     cuemu_reset(n);
     tess_status st = open_on(path[1], "cuda:0,1,2", NULL, &m, &e);
     if (st >= 0) st = open_ctx(m, 1, 32, 0, &c, &e);
+    if (st >= 0 && kind != CUEMU_PEER_FLIP) in_two_steps(c);
     if (st >= 0) st = add_seq(c, 20, 1, &s, &e);
     if (st < 0) fail_msg("%s", e.text);
     cuemu_set_loose(true);
@@ -407,6 +414,7 @@ static void late_device_is_named(void **state)
         cuemu_reset((unsigned)d + 3);
         tess_status st = open_on(path[1], "cuda:0,1,2", NULL, &m, &e);
         if (st >= 0) st = open_ctx(m, 1, 7, 0, &c, &e);
+        if (st >= 0 && d > 0) in_two_steps(c);
         if (st >= 0) st = add_seq(c, 20, 1, &s, &e);
         if (st < 0) fail_msg("%s", e.text);
         cuemu_set_delay(d, 30000000000u);

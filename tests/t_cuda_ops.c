@@ -417,6 +417,38 @@ static void logits_clamp_gate_are_equal(void **state)
 }
 
 /* ---- several in one launch ---- */
+/* Shares of a sum, of a few columns each, beside each other: alone, and with the norm behind them. */
+static void shares_are_put_beside(void **state)
+{
+    (void)state;
+    NEED_DEVICE();
+    for (uint32_t i = 0; i < 60; i++) {
+        uint32_t n = i < 30 ? i + 1 : between(1, 600), tokens = some_tokens(), ranks = i % 8 + 1, cols = (n + ranks - 1) / ranks, shares = (n + cols - 1) / cols;
+        size_t ps = cols + rnd(4), ys = n + rnd(4);
+        float *in[8], *w = reals(n);
+        const float *dev[8] = {NULL};
+        output s = output_make(ys * tokens), both = output_make(ys * tokens), y = output_make(ys * tokens);
+        for (uint32_t l = 0; l < shares; l++) in[l] = reals(ps * tokens), dev[l] = DEV_COPY(in[l], ps * tokens);
+        for (size_t t = 0; t < tokens; t++)
+            for (uint32_t k = 0; k < n; k++) s.want[t * ys + k] = both.want[t * ys + k] = in[k / cols][t * ps + k % cols];
+        op_reduce_args ra = {.parts = dev, .n_leaves = shares, .ps = ps, .share = cols, .scale = 1, .n_tokens = tokens, .n = n, .y = s.dev, .ys = ys};
+        op_norm_args na = {.kind = i % 3, .x = both.want, .xs = ys, .n_tokens = tokens, .n = n, .groups = 1, .w = w, .eps = 1e-5f, .y = y.want, .ys = ys};
+        op_table_ref.norm(&na, 0, 1);
+        dev_ok(cuda->reduce(&ra, stream), "shares");
+        ra.y = both.dev, na.x = both.dev, na.w = DEV_COPY(w, n), na.y = y.dev;
+        dev_ok(cuda->rows(&ra, &na, NULL, stream), "shares and norm");
+        dev_ok(device_stream_sync(stream), "shares");
+        output_check(&s, "shares", tokens, n, ys);
+        output_check(&both, "shares before a norm", tokens, n, ys);
+        output_check(&y, "norm of shares", tokens, n, ys);
+        ra.n_leaves = shares + 1;
+        assert_int_not_equal(cuda->reduce(&ra, stream), 0);
+        for (uint32_t l = 0; l < shares; l++) free(in[l]);
+        free(w);
+        dev_free_all();
+    }
+}
+
 /* Sum, norm and groups, with and without the first and the last, against the three of ref one after the other. */
 static void rows_are_equal(void **state)
 {
@@ -794,6 +826,7 @@ int main(void)
         cmocka_unit_test(norm_is_equal),   cmocka_unit_test(norm_by_sums_is_equal), cmocka_unit_test(rope_is_equal),
         cmocka_unit_test(act_is_equal),    cmocka_unit_test(reduce_is_equal),       cmocka_unit_test(logits_clamp_gate_are_equal),
         cmocka_unit_test(rows_are_equal),  cmocka_unit_test(linears_are_equal),     cmocka_unit_test(act_after_is_equal),
+        cmocka_unit_test(shares_are_put_beside),  cmocka_unit_test(linears_are_equal),     cmocka_unit_test(act_after_is_equal),
         cmocka_unit_test(heads_after_is_equal), cmocka_unit_test(rows_after_is_equal), cmocka_unit_test(nothing_is_fine),
         cmocka_unit_test(alignment_is_checked),
     };

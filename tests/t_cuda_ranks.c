@@ -14,8 +14,10 @@
 
 #include <cmocka.h>
 
+#include "ctx.h"
 #include "device.h"
 #include "engine_kit.h"
+#include "exec_priv.h"
 
 enum { SEQS = 3, ROWS = 64, KEPT = 12 };
 static const uint32_t n_ids[SEQS] = {20, 37, 21}; /* the last one begins with KEPT ids of the first */
@@ -23,6 +25,7 @@ static const uint32_t n_ids[SEQS] = {20, 37, 21}; /* the last one begins with KE
 typedef struct {
     const char *devices, *split;
     uint32_t chunk, page;
+    uint64_t two_from; /* bytes from which on sums go in two steps (exec_sums.c); 0: what it has */
 } setup;
 typedef struct { int32_t compute, kv; } mode;
 static const mode fast = {TESS_COMPUTE_AUTO, TESS_KV_INT8};
@@ -79,7 +82,9 @@ static tess_status open_setup(const char *file, const setup *s, mode how, marks 
     q.logits_user = to;
     *c = NULL;
     tess_status st = tess_model_open(file, &p, m, e);
-    return st < 0 ? st : tess_ctx_open(*m, &q, c, e);
+    if (st >= 0) st = tess_ctx_open(*m, &q, c, e);
+    if (st >= 0 && s->two_from) (*c)->exec->two_from = s->two_from;
+    return st;
 }
 
 static tess_status append(tess_ctx *c, tess_seq seq, uint32_t s, uint32_t from, uint32_t vocab, tess_error *e)
@@ -176,7 +181,7 @@ static double distance_from(marks *cpu, marks *got)
 /* What file f must give: with exact arithmetic what the CPU gives, else what one device does, and that is near the CPU (of given models models.sh asks that). */
 static void reference(unsigned f, mode how, marks *want)
 {
-    static const setup cpu = {"cpu", NULL, 64, 32}, one = {"cuda:0", NULL, 64, 32};
+    static const setup cpu = {"cpu", NULL, 64, 32, 0}, one = {"cuda:0", NULL, 64, 32, 0};
     bool exact = how.compute == TESS_COMPUTE_F32 || how.kv == TESS_KV_F32, given = getenv("CUEMU_MODEL");
     marks from_cpu = {.keep = !exact && !given};
     *want = (marks){.keep = !exact && !given};
@@ -206,23 +211,23 @@ static void all_setups(const setup *list, unsigned n, mode how)
 static void any_number_of_ranks(void **state)
 {
     (void)state;
-    static const setup list[] = {{"cuda:0", NULL, 7, 16},
-                                 {"cuda:0,1", NULL, 64, 64},
-                                 {"cuda:2,1,0", NULL, 9, 32},
-                                 {"cuda:0,1,2,0", NULL, 33, 16},
-                                 {"cuda", NULL, 13, 32},
-                                 {"cuda:0,1,2,3,4", NULL, 5, 64},
-                                 {"cuda:0,1,2,3,4,5", NULL, 11, 32},
-                                 {"cuda:0,1,2,3,4,5,6", NULL, 64, 16},
-                                 {"cuda:0,0,0", NULL, 6, 16},
-                                 {"cuda:1,0,1,0,1", NULL, 64, 32}};
+    static const setup list[] = {{"cuda:0", NULL, 7, 16, 0},
+                                 {"cuda:0,1", NULL, 64, 64, 0},
+                                 {"cuda:2,1,0", NULL, 9, 32, 0},
+                                 {"cuda:0,1,2,0", NULL, 33, 16, 0},
+                                 {"cuda", NULL, 13, 32, 0},
+                                 {"cuda:0,1,2,3,4", NULL, 5, 64, 0},
+                                 {"cuda:0,1,2,3,4,5", NULL, 11, 32, 0},
+                                 {"cuda:0,1,2,3,4,5,6", NULL, 64, 16, 0},
+                                 {"cuda:0,0,0", NULL, 6, 16, 0},
+                                 {"cuda:1,0,1,0,1", NULL, 64, 32, 0}};
     all_setups(list, getenv("CUEMU_MODEL") ? 5 : ARRAY_LEN(list), fast);
 }
 
 static void exact_as_the_cpu(void **state)
 {
     (void)state;
-    static const setup list[] = {{"cuda:0", NULL, 7, 16}, {"cuda:0,1,2", NULL, 33, 32}, {"cuda", NULL, 13, 64}, {"cuda:1,0,1", "1,2,5", 64, 16}};
+    static const setup list[] = {{"cuda:0", NULL, 7, 16, 0}, {"cuda:0,1,2", NULL, 33, 32, 0}, {"cuda", NULL, 13, 64, 0}, {"cuda:1,0,1", "1,2,5", 64, 16, 0}};
     static const mode how[] = {{TESS_COMPUTE_F32, TESS_KV_INT8}, {TESS_COMPUTE_F32, TESS_KV_F16}, {TESS_COMPUTE_AUTO, TESS_KV_F32}};
     if (getenv("CUEMU_MODEL")) skip();
     for (unsigned i = 0; i < ARRAY_LEN(how); i++) all_setups(list, ARRAY_LEN(list), how[i]);
@@ -231,22 +236,68 @@ static void exact_as_the_cpu(void **state)
 static void pages_of_f16(void **state)
 {
     (void)state;
-    static const setup list[] = {{"cuda:0,1", NULL, 7, 16}, {"cuda:2,1,0", NULL, 9, 32}, {"cuda:0,0,1,1", "1,2,5,1", 64, 64}, {"cuda", NULL, 13, 32}};
+    static const setup list[] = {{"cuda:0,1", NULL, 7, 16, 0}, {"cuda:2,1,0", NULL, 9, 32, 0}, {"cuda:0,0,1,1", "1,2,5,1", 64, 64, 0}, {"cuda", NULL, 13, 32, 0}};
     if (getenv("CUEMU_MODEL")) skip();
     all_setups(list, ARRAY_LEN(list), (mode){TESS_COMPUTE_EXACT, TESS_KV_F16});
+}
+
+/* Sums over ranks in two steps: always, for a prompt's chunks alone, and of ranks on one device; the last shares of 64 columns are empty. */
+static void sums_in_two_steps(void **state)
+{
+    (void)state;
+    static const setup list[] = {{"cuda:0,1", NULL, 64, 32, 1}, {"cuda:0,1,2", NULL, 9, 16, 1}, {"cuda:0,1,2,3", NULL, 33, 32, 4000},
+                                 {"cuda", NULL, 13, 32, 1}, {"cuda:0,1", NULL, 33, 16, 4000}, {"cuda:1,0,1", "1,2,5", 64, 32, 1},
+                                 {"cuda", NULL, 64, 32, 9000}, {"cuda:0,0,0", NULL, 6, 16, 1}};
+    if (getenv("CUEMU_MODEL")) skip();
+    all_setups(list, ARRAY_LEN(list), fast);
+}
+
+/* Launches of a decoding step of one row, sums going in two steps from so many bytes on. */
+static uint64_t launches_from(const char *devices, uint64_t two_from)
+{
+    const setup s = {devices, NULL, 64, 32, two_from};
+    tess_model *m;
+    tess_ctx *c;
+    tess_error e;
+    marks to = {0};
+    cuemu_reset(1);
+    tess_status st = open_setup(path[1], &s, fast, &to, &m, &c, &e);
+    if (st >= 0) st = begin(c, &to, 0, VOCAB, &e);
+    if (st >= 0) st = steps(c, 1, &e);
+    const uint64_t before = cuemu_launches();
+    if (st >= 0) st = steps(c, 1, &e);
+    if (st < 0) fail_msg("%s: %s", devices, e.text);
+    const uint64_t n = cuemu_launches() - before;
+    tess_ctx_close(c);
+    tess_model_close(m);
+    return n;
+}
+
+/* One step reads 8 (1 - 1/R) rows of 256 bytes from others, two the R-th part of that and (1 - 1/R) rows. From this difference on there are, for
+ * each of two sums of each of two layers, a barrier of each rank and a launch of two of them more: 64 columns are two shares. */
+static void bytes_decide(void **state)
+{
+    (void)state;
+    static const struct { const char *devices; uint64_t ranks, less; } list[] = {{"cuda:0,1", 2, 384}, {"cuda:0,1,2", 3, 739}, {"cuda:0,1,2,3", 4, 960}, {"cuda", 8, 1344}};
+    if (getenv("CUEMU_MODEL")) skip();
+    for (unsigned i = 0; i < ARRAY_LEN(list); i++) {
+        const uint64_t one = launches_from(list[i].devices, 0);
+        assert_int_equal(launches_from(list[i].devices, list[i].less + 1), one);
+        assert_int_equal(launches_from(list[i].devices, list[i].less), one + 2 * 2 * (2 + list[i].ranks));
+    }
 }
 
 /* Shares decide which leaves a rank gets; the last ones here leave ranks without any. */
 static void any_split(void **state)
 {
     (void)state;
-    static const setup list[] = {{"cuda:0,1", "3,1", 7, 16},
-                                 {"cuda:0,1", "1,7", 64, 32},
-                                 {"cuda:0,1,2", "5,1,2", 9, 64},
-                                 {"cuda:0,0,1", "1,2,5", 64, 16},
-                                 {"cuda:0,1,2,3,4", "1,1,1,1,4", 8, 32},
-                                 {"cuda:0,1,2", "98,1,1", 33, 32},
-                                 {"cuda:0,1,2,3", "1,1,90,1", 64, 16}};
+    static const setup list[] = {{"cuda:0,1", "3,1", 7, 16, 0},
+                                 {"cuda:0,1", "1,7", 64, 32, 0},
+                                 {"cuda:0,1,2", "5,1,2", 9, 64, 0},
+                                 {"cuda:0,0,1", "1,2,5", 64, 16, 0},
+                                 {"cuda:0,1,2,3,4", "1,1,1,1,4", 8, 32, 0},
+                                 {"cuda:0,1,2", "98,1,1", 33, 32, 0},
+                                 {"cuda:0,1,2,3", "1,1,90,1", 64, 16, 0}};
     if (getenv("CUEMU_MODEL")) skip();
     all_setups(list, ARRAY_LEN(list), fast);
 }
@@ -262,7 +313,7 @@ static void unequal_memory(void **state)
     model_kit x;
     char file[300];
     void *taken;
-    setup s = {"cuda:0", NULL, 16, 32};
+    setup s = {"cuda:0", NULL, 16, 32, 0};
     if (getenv("CUEMU_MODEL")) skip();
     model_kit_init(&x);
     x.a.n_layers = 8;
@@ -332,6 +383,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_number_of_ranks),
+        cmocka_unit_test(sums_in_two_steps),
+        cmocka_unit_test(bytes_decide),
         cmocka_unit_test(any_split),
         cmocka_unit_test(exact_as_the_cpu),
         cmocka_unit_test(pages_of_f16),

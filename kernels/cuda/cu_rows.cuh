@@ -27,6 +27,19 @@ DEV float reduce_cell(const op_reduce_args &a, const reduce_parts &part, size_t 
     return a.residual ? a.residual[t * a.rs + i] + s : s;
 }
 
+/* The same, or the column from the share that it is in. */
+DEV float sum_cell(const op_reduce_args &a, const reduce_parts &part, size_t t, uint32_t i)
+{
+    return a.share ? part.at[i / a.share][t * a.ps + i % a.share] : reduce_cell(a, part, t, i);
+}
+
+/* Whether these are as ops.h has them. */
+static inline bool reduce_is_sound(const op_reduce_args *a)
+{
+    if (a->n_leaves == 0 || a->n_leaves > MAX_LEAVES) return false;
+    return !a->share || (!a->bias && !a->residual && a->scale == 1 && a->n_leaves == cu_ceil(a->n, a->share));
+}
+
 /* ---- norm ---- */
 /* Group g of row t, by a block; stage: shared, SUM_STAGE + 8 floats. */
 DEV void norm_group(const op_norm_args &a, size_t t, size_t g, float *stage)

@@ -1,6 +1,6 @@
 /*
  * rows.cu - the way of the residual stream between two linear operations in one launch: the sum over leaves (of all ranks, read from
- * peers' memory) with the residual, the norm, and its groups of int8. A block is one row: no block reads what another one
+ * peers' memory, or the shares that the ranks have made of it) with the residual, the norm, and its groups of int8. A block is one row: no block reads what another one
  * wrote, and a barrier stands between the three, each of which is computed as it is alone.
  */
 #include "cu_rows.cuh"
@@ -10,12 +10,12 @@ typedef struct {
     uint32_t sums, groups; /* what there is beside the norm: groups of a row */
 } rows_what;
 
-static __global__ void rows_all(op_reduce_args r, reduce_parts part, op_norm_args a, op_quant_args q, quant_leaves leaf, rows_what what)
+static __global__ void rows_all(op_reduce_args r, const __grid_constant__ reduce_parts part, op_norm_args a, op_quant_args q, const __grid_constant__ quant_leaves leaf, rows_what what)
 {
     SHARED(float, stage, [SUM_STAGE + 8]);
     const size_t t = blockIdx.x;
     if (what.sums)
-        for (uint32_t i = threadIdx.x; i < r.n; i += blockDim.x) r.y[t * r.ys + i] = reduce_cell(r, part, t, i);
+        for (uint32_t i = threadIdx.x; i < r.n; i += blockDim.x) r.y[t * r.ys + i] = sum_cell(r, part, t, i);
     norm_and_groups(a, q, leaf, what.groups, t, stage);
 }
 
@@ -35,7 +35,7 @@ int cu_rows(const op_reduce_args *sum, const op_norm_args *a, const op_quant_arg
     quant_leaves leaf = {};
     const rows_what what = {sum != nullptr, quant ? quant_cut(quant, &leaf) : 0};
     if (!is_chain(sum, a, quant) || what.groups == UINT32_MAX) return cudaErrorInvalidValue;
-    if (sum && (r.n_leaves == 0 || r.n_leaves > MAX_LEAVES)) return cudaErrorInvalidValue;
+    if (sum && !reduce_is_sound(sum)) return cudaErrorInvalidValue;
     if (a->n_tokens == 0) return cudaSuccess;
     for (uint32_t l = 0; l < r.n_leaves; l++) part.at[l] = r.parts[l];
     return LAUNCH(rows_all, a->n_tokens, cu_threads(a->n, ROWS_THREADS), 0, (cudaStream_t)stream, r, part, *a, q, leaf, what);
