@@ -9,6 +9,7 @@ enum { FLAG_STRIDE = 128 / sizeof(uint32_t), FLAG_WORDS = COMM_MAX * FLAG_STRIDE
 
 typedef struct {
     uint32_t device, leader; /* leader: the rank that stands for the device */
+    uint32_t epoch;          /* of a leader: barriers so far */
     void *stream, *reached;  /* reached: an event, recorded at every barrier */
     uint32_t *flags;         /* of a leader, on its device: [from rank] */
     uint8_t *outbox;         /* two halves; NULL: none */
@@ -24,7 +25,7 @@ struct comm {
     const mem *m;
     device_list devices;
     comm_rank rank[MAX_RANKS];
-    uint32_t n_leaders, epoch;
+    uint32_t n_leaders;
     uint64_t deadline_ns;
     comm_host *host; /* NULL: one device */
 };
@@ -32,6 +33,8 @@ struct comm {
 const device_list *comm_devices(const comm *c) { return &c->devices; }
 int comm_select(comm *c, uint32_t rank) { return device_select(c->rank[rank].device); }
 void *comm_stream(const comm *c, uint32_t rank) { return c->rank[rank].stream; }
+uint32_t comm_leaders(const comm *c) { return c->n_leaders; }
+uint32_t comm_leader(const comm *c, uint32_t rank) { return c->rank[rank].leader; }
 bool comm_direct(const comm *c, uint32_t reader, uint32_t owner) { return c->devices.direct[reader] >> owner & 1; }
 
 bool comm_blind(const comm *c, uint32_t owner)
@@ -59,20 +62,18 @@ static tess_status open_rank(comm *c, uint32_t r, tess_error *err)
     return code ? devices_fail(&c->devices, r, "the device can not be used", code, err) : TESS_OK;
 }
 
-/* Every flag says that barrier `epoch` was the last, and nobody has failed. Nothing runs at this time. */
+/* There was no barrier yet, and nobody has failed. Nothing runs at this time. */
 static int set_flags(comm *c)
 {
-    const uint32_t value = comm_code(c->epoch);
     int code = 0;
     if (!c->host) return 0;
-    *c->host = (comm_host){.abort = 0};
-    for (uint32_t r = 0; r < c->devices.n; r++)
-        for (uint32_t i = 0; i < FLAG_WORDS; i++) c->host->flags[r][i] = value;
+    *c->host = (comm_host){.abort = 0}; /* all flags are comm_code(0) */
     for (uint32_t r = 0; !code && r < c->devices.n; r++) {
         comm_rank *k = &c->rank[r];
+        k->epoch = 0;
         if (k->leader != r) continue;
         code = comm_select(c, r);
-        if (!code) code = device_copy(k->flags, c->host->flags[r], FLAG_WORDS * sizeof value, k->stream);
+        if (!code) code = device_copy(k->flags, c->host->flags[r], FLAG_WORDS * sizeof *k->flags, k->stream);
         if (!code) code = device_stream_sync(k->stream);
     }
     return code;
@@ -128,12 +129,10 @@ uint64_t comm_memory(comm *c)
 
 /* ---- the barrier ---- */
 
-/* Stream of `rank` waits for what is now in the stream of `other`. */
+/* Stream of `rank` waits for what is now in the stream of `other`, on the same device. */
 static int join(comm *c, uint32_t rank, uint32_t other)
 {
-    int code = comm_select(c, other);
-    if (!code) code = device_event_record(c->rank[other].reached, c->rank[other].stream);
-    if (!code) code = comm_select(c, rank);
+    int code = device_event_record(c->rank[other].reached, c->rank[other].stream);
     return code ? code : device_event_wait(c->rank[other].reached, c->rank[rank].stream);
 }
 
@@ -145,27 +144,28 @@ static uint32_t *flag_at(const comm *c, uint32_t of, uint32_t from)
 
 static int raise_flags(comm *c, uint32_t r)
 {
-    comm_flags_args a = {.epoch = c->epoch, .record = &c->host->record[r], .abort = &c->host->abort, .deadline_ns = c->deadline_ns};
+    comm_flags_args a = {.epoch = ++c->rank[r].epoch, .record = &c->host->record[r], .abort = &c->host->abort, .deadline_ns = c->deadline_ns};
     for (uint32_t o = 0; o < c->devices.n; o++) {
         if (o == r || c->rank[o].leader != o) continue;
         a.out[o] = flag_at(c, o, r);
         a.in[o] = flag_at(c, r, o);
     }
-    int code = comm_select(c, r);
-    return code ? code : comm_flags(&a, c->rank[r].stream);
+    return comm_flags(&a, c->rank[r].stream);
 }
 
-int comm_barrier(comm *c)
+int comm_barrier(comm *c, uint32_t leader)
 {
     int code = 0;
-    const uint32_t n = c->devices.n;
-    for (uint32_t r = 0; !code && r < n; r++)
-        if (c->rank[r].leader != r) code = join(c, c->rank[r].leader, r);
-    if (c->n_leaders > 1) c->epoch++;
-    for (uint32_t r = 0; !code && c->n_leaders > 1 && r < n; r++)
-        if (c->rank[r].leader == r) code = raise_flags(c, r);
-    for (uint32_t r = 0; !code && r < n; r++)
-        if (c->rank[r].leader != r) code = join(c, r, c->rank[r].leader);
+    for (uint32_t r = leader + 1; !code && r < c->devices.n; r++)
+        if (c->rank[r].leader == leader) code = join(c, leader, r);
+    return code || c->n_leaders == 1 ? code : raise_flags(c, leader);
+}
+
+int comm_pass(comm *c, uint32_t leader)
+{
+    int code = 0;
+    for (uint32_t r = leader + 1; !code && r < c->devices.n; r++)
+        if (c->rank[r].leader == leader) code = join(c, r, leader);
     return code;
 }
 

@@ -1,9 +1,12 @@
 /*
  * comm.h - the ranks of a context on devices: a stream each, waiting for each other, reading each other's memory.
  *
- * One thread of the host, the caller, gives work to all ranks; what it gives to a rank's stream is done in order. comm_barrier is
- * the barrier of all ranks: what a rank gave to its stream before it is done, and seen, before anything that any rank gives after
- * it. Nothing here waits on the host but comm_sync.
+ * Every device has a leader, the first rank that is on it, and one thread of the host that gives work to the streams of its ranks; threads
+ * of other devices may do so at the same time. What a stream is given is done in order. Barrier n is the n-th comm_barrier and the
+ * comm_pass behind it of every device: what a rank's stream was given before comm_barrier is done, and seen, before anything that any
+ * rank's stream is given behind comm_pass. Nothing here waits on the host but comm_sync. The last kernel of comm_barrier waits for those of the
+ * other devices. So whoever does not know that a stream takes more before it gets on must call comm_pass when all devices have had
+ * their comm_barrier (exec_device.c).
  *
  * Ranks on one device wait for each other by events. Between devices one rank of each, which has waited for the others of its device,
  * puts a kernel into its stream that raises flags for the other devices and polls its own (comm_ops.h): no more than one
@@ -27,7 +30,11 @@ const device_list *comm_devices(const comm *c);
 int comm_select(comm *c, uint32_t rank); /* what follows on this thread acts on the rank's device */
 void *comm_stream(const comm *c, uint32_t rank);
 uint64_t comm_memory(comm *c); /* bytes that are free on the devices of the ranks, each device once */
-int comm_barrier(comm *c); /* 0 or a code of device.h */
+uint32_t comm_leaders(const comm *c); /* how many devices there are */
+uint32_t comm_leader(const comm *c, uint32_t rank); /* of the rank's device */
+/* Give the next barrier to the streams of the leader's device, which is selected. 0 or a code of device.h. */
+int comm_barrier(comm *c, uint32_t leader);
+int comm_pass(comm *c, uint32_t leader);
 /* After a failure: kernels that wait for others give up. */
 void comm_abort(comm *c);
 /* Waits until every stream is empty; the first failure of any rank, of which `*lost` says whether its device is lost. Afterwards

@@ -72,6 +72,22 @@ static tess_status open_arrays(tess_ctx *c, tess_error *err)
     return ok ? TESS_OK : ERR(err, TESS_E_NOMEM, "no memory for a context of %u sequences and %u rows a step", seqs, rows);
 }
 
+static tess_status open_parts(tess_ctx *c, const tess_ctx_params *asked, tess_error *err)
+{
+    tess_model *m = c->model;
+    TRY(resolve(m, asked, &c->p, err));
+    uint64_t budget = c->p.kv_bytes ? c->p.kv_bytes : UINT64_MAX / 2;
+    TRY(kv_pool_open(&c->kv, &c->m, &m->a, &m->shards, kv_dtype_of(c->p.kv_dtype), c->p.page_tokens, budget, err));
+    if (m->devices.n) TRY(open_devices(c, err));
+    if (m->nodes) {
+        c->pages = (kv_memory){m, nodes_page_alloc, nodes_page_free, nodes_page_copy};
+        kv_pool_place(&c->kv, &c->pages);
+    }
+    TRY(check_memory(c, asked, err));
+    TRY(open_arrays(c, err));
+    return exec_open(m, &c->kv, c->comm, c->p.max_step_tokens, &c->exec, err);
+}
+
 tess_status ctx_open(tess_model *m, const tess_ctx_params *p, tess_ctx **out, tess_error *err)
 {
     *out = NULL;
@@ -82,17 +98,9 @@ tess_status ctx_open(tess_model *m, const tess_ctx_params *p, tess_ctx **out, te
     c->model = m;
     c->work.m = &c->m;
     model_retain(m);
-    tess_status st = resolve(m, p, &c->p, err);
-    uint64_t budget = c->p.kv_bytes ? c->p.kv_bytes : UINT64_MAX / 2;
-    if (st >= 0) st = kv_pool_open(&c->kv, &c->m, &m->a, &m->shards, kv_dtype_of(c->p.kv_dtype), c->p.page_tokens, budget, err);
-    if (st >= 0 && m->devices.n) st = open_devices(c, err);
-    if (st >= 0 && m->nodes) {
-        c->pages = (kv_memory){m, nodes_page_alloc, nodes_page_free, nodes_page_copy};
-        kv_pool_place(&c->kv, &c->pages);
-    }
-    if (st >= 0) st = check_memory(c, p, err);
-    if (st >= 0) st = open_arrays(c, err);
-    if (st >= 0) st = exec_open(m, &c->kv, c->comm, c->p.max_step_tokens, &c->exec, err);
+    os_lock_take(m->turn);
+    tess_status st = open_parts(c, p, err);
+    os_lock_drop(m->turn);
     if (st < 0) ctx_close(c);
     else *out = c;
     return st;
@@ -101,9 +109,13 @@ tess_status ctx_open(tess_model *m, const tess_ctx_params *p, tess_ctx **out, te
 void ctx_close(tess_ctx *c)
 {
     if (!c) return;
+    os_lock_take(c->model->turn);
     for (uint32_t i = 0; c->seqs && i < c->p.max_seqs; i++)
         if (c->seqs[i].open) ctx_seq_close(c, &c->seqs[i]);
     exec_close(c->exec);
+    kv_pool_close(&c->kv);
+    comm_close(c->comm);
+    os_lock_drop(c->model->turn);
     for (uint32_t g = 0; g < ARCH_MAX_ATTN_KINDS; g++)
         for (uint32_t r = 0; r < MAX_RANKS; r++) mem_free(&c->m, c->tables[g][r]);
     mem_free(&c->m, c->seqs);
@@ -114,8 +126,6 @@ void ctx_close(tess_ctx *c)
     mem_free(&c->m, c->batch_seq);
     mem_free(&c->m, c->take);
     mem_free(&c->m, c->rope_key);
-    kv_pool_close(&c->kv);
-    comm_close(c->comm);
     sampler_free(&c->work);
     mem m = c->m;
     model_release(c->model);

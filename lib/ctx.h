@@ -6,6 +6,11 @@
  * order of opening until max_step_tokens rows are taken. State changes only after the forward pass succeeded, so a failed
  * or cancelled step leaves every sequence as it was (pages already taken stay with their sequence; their slots count as unwritten).
  * When pages run out, a sequence that has nothing to run, or else the youngest, gives its own back and is computed again later.
+ *
+ * Contexts of one model on several devices take turns with all that they ask of these (tess_model.turn): a body with what it needs, a
+ * head, opening and closing. Between two launches of a barrier, one on each device, the kernel of the first waits for the second, and
+ * what another thread asks may wait for that kernel and keep the second launch out: freeing memory does, and so may streams that
+ * share a queue of the device. No callback is called in a turn but those of memory and log.
  */
 #ifndef TESS_CTX_H
 #define TESS_CTX_H

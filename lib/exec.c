@@ -548,7 +548,7 @@ tess_status exec_open(const tess_model *m, const kv_pool *kv_, comm *c, uint32_t
     x->kv = kv_;
     x->comm = c;
     x->max_rows = max_rows;
-    tess_status st = pool_open(&x->m, &m->cpus, c ? 1 : MAX(m->n_threads, m->shards.n_ranks), &x->threads, err);
+    tess_status st = pool_open(&x->m, &m->cpus, c ? comm_leaders(c) : MAX(m->n_threads, m->shards.n_ranks), &x->threads, err);
     if (st >= 0 && nodes_used(m)) pool_place(x->threads, &m->cpus, m->shards.n_ranks);
     bool exact = m->compute != TESS_COMPUTE_F32; /* else q8 and q4 are computed as floats */
     if (st >= 0) st = program_body(&m->a, exact ? m->quant : NULL, &x->m, &x->body, err);

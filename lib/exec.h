@@ -3,8 +3,8 @@
  *
  * On the CPU one pool of threads; each rank has a team, a contiguous run of them. exec_body computes the last hidden state of the rows of
  * a batch and writes their K and V; exec_head computes the logits of chosen rows. Nothing is allocated while they run; what a
- * longer batch or a later position needs is taken before (exec_prepare). On devices the caller's thread puts the operations of
- * all ranks into their streams, from one barrier of all ranks to the next (exec_device.c).
+ * longer batch or a later position needs is taken before (exec_prepare). On devices the pool has a thread for each device, which puts
+ * the operations of its ranks into their streams, from one barrier of all ranks to the next (exec_device.c).
  */
 #ifndef TESS_EXEC_H
 #define TESS_EXEC_H

@@ -1,9 +1,15 @@
 /*
  * exec_device.c - runs the programs of ranks that are on devices.
  *
- * The caller's thread gives the operations of a run to the ranks' streams: from one barrier of all ranks to the next those of
- * rank 0, then those of rank 1, and so on. So no rank's stream is ever far ahead of another's, and no kernel waits for one that
- * the host has not given yet. The host waits once, at the end of a head, or of a body that no head follows.
+ * Every device has a thread of the context's pool, the caller's being that of the first one, which gives the operations of a run to the
+ * streams of the device's ranks. From one barrier of all ranks to the next the threads go side by side; having given what waits for the
+ * others they wait for each other (all_go_on) and give nothing more before all have. So whatever a kernel waits for was given before anything
+ * that stands behind it in a stream: a stream that takes no more until its kernels get on - drivers let about a thousand
+ * launches wait - holds up its thread, even one that keeps others out of the driver meanwhile, and never for good. There too a
+ * failure or a cancelled run is told to all threads, and they end at the same barrier. With one device there is no thread and
+ * nothing to wait for.
+ *
+ * The host waits once, at the end of a head, or of a body that no head follows.
  *
  * A step brings to each rank, in one copy each: the batch (positions, sequences, addresses of pages) and the embedded rows, which
  * the CPU takes from the table in its memory. The batch of a rank is one block, on the host and on the device alike:
@@ -24,6 +30,7 @@ typedef struct {
     uint32_t alibi_rows;
     uint32_t *rows;          /* [EXEC_HEAD_ROWS] of the head */
     uint8_t *best;           /* [EXEC_HEAD_ROWS][leaves of the rank] records of best_ops.h, with room for BEST_MOST ids */
+    uint32_t turn;           /* barriers of all ranks so far, as the rank's thread has come */
 } rank_device;
 struct exec_device {
     rank_device rank[MAX_RANKS];
@@ -31,7 +38,7 @@ struct exec_device {
     uint32_t *rows;          /* pinned, as the ranks' */
     uint8_t *best;           /* pinned, those of all ranks one behind the other */
     size_t *out_off;         /* [slots of the body] place of a shared slot in a half of an outbox, bytes; NULL: none is needed */
-    uint32_t turn;           /* barriers of all ranks so far */
+    bool halts[2][MAX_RANKS]; /* what threads say to each other at a barrier, by leader (all_go_on) */
     bool counts_lost;        /* a launch failed: counts may not be 0 */
 };
 
@@ -351,27 +358,24 @@ float *device_shared(const exec *x, const rank_state *reader, const rank_state *
 {
     float *own = slot_at(x, owner, slot, stride);
     if (comm_direct(x->comm, reader->rank, owner->rank)) return own;
-    return (float *)(void *)(comm_outbox(x->comm, owner->rank, x->device->turn) + x->device->out_off[slot]);
+    return (float *)(void *)(comm_outbox(x->comm, owner->rank, x->device->rank[reader->rank].turn) + x->device->out_off[slot]);
 }
 
-/* What became complete since the last barrier of all ranks, [from, to), goes to the outboxes of ranks that not all can read. */
-static void publish(exec *x, uint32_t from, uint32_t to)
+/* What became complete since the last barrier of all ranks, [from, to), goes to the outbox of a rank that not all can read. */
+static void publish(const exec *x, rank_state *k, uint32_t from, uint32_t to)
 {
     const program *p = x->prog;
-    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
-        rank_state *k = &x->rank[r];
-        if (!comm_blind(x->comm, r) || k->code || (k->code = comm_select(x->comm, r))) continue;
-        for (uint32_t i = from; i < to; i++) {
-            uint16_t out = p->code[i].out;
-            size_t stride;
-            if (out == NO_SLOT || !p->slots[out].shared || p->slots[out].first != i || p->slots[out].width == W_LOGITS) continue;
-            const float *src = slot_at(x, k, out, &stride);
-            uint8_t *dst = comm_outbox(x->comm, r, x->device->turn + 1) + x->device->out_off[out];
-            size_t leaf = stride * k->body.rows * sizeof *src, n = stride * x->n_rows * sizeof *src;
-            uint32_t leaves = k->body.leaves[p->slots[out].width];
-            if (p->code[i].op == PROG_LINEAR && exec_gemm(x, k, &p->code[i])) leaves = MIN(leaves, 1u);
-            if (!k->code) k->code = device_copy_rows(dst, leaf, src, leaf, n, leaves, k->stream);
-        }
+    if (!x->device->out_off || !comm_blind(x->comm, k->rank)) return;
+    for (uint32_t i = from; i < to; i++) {
+        uint16_t out = p->code[i].out;
+        size_t stride;
+        if (out == NO_SLOT || !p->slots[out].shared || p->slots[out].first != i || p->slots[out].width == W_LOGITS) continue;
+        const float *src = slot_at(x, k, out, &stride);
+        uint8_t *dst = comm_outbox(x->comm, k->rank, x->device->rank[k->rank].turn + 1) + x->device->out_off[out];
+        size_t leaf = stride * k->body.rows * sizeof *src, n = stride * x->n_rows * sizeof *src;
+        uint32_t leaves = k->body.leaves[p->slots[out].width];
+        if (p->code[i].op == PROG_LINEAR && exec_gemm(x, k, &p->code[i])) leaves = MIN(leaves, 1u);
+        if (!k->code) k->code = device_copy_rows(dst, leaf, src, leaf, n, leaves, k->stream);
     }
 }
 
@@ -393,51 +397,94 @@ static void give_instr(const exec *x, rank_state *k, const prog_instr *c)
         for (uint32_t i = 0; i <= c->joined; i++) exec_instr(x, k, &c[i], 0, 1);
 }
 
-/* The sum that operations from `c` on begin with, when it is made in two steps: each rank its share, then a barrier. */
-static int give_shares(exec *x, const prog_instr *c, uint32_t *rank)
+/* ---- the thread of a device ---- */
+
+/* The leader of the device that this thread of the pool has: thread i has the i-th one. */
+static uint32_t leader_of(const exec *x, uint32_t thread)
 {
-    const bool two = sums_in_two(x, &x->rank[0], c);
-    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
-        rank_state *k = &x->rank[r];
-        k->shared_sum = two ? c : NULL;
-        if (two && !k->code) k->code = comm_select(x->comm, r);
-        if (two && !k->code) sums_share(x, k, c);
-    }
-    if (!two) return 0;
-    int code = first_code(x, rank);
-    if (!code) code = comm_barrier(x->comm);
-    x->device->turn++;
-    return code;
+    uint32_t r = 0;
+    for (uint32_t i = 0;; r++)
+        if (comm_leader(x->comm, r) == r && i++ == thread) return r;
 }
 
-/* Gives all operations to the streams. Ends early after a failure, or when the run was cancelled. */
-static int give_program(exec *x, uint32_t *rank)
+/* The next rank from r on that is on the leader's device; n_ranks: none. */
+static uint32_t next_on(const exec *x, uint32_t leader, uint32_t r)
+{
+    while (r < x->model->shards.n_ranks && comm_leader(x->comm, r) != leader) r++;
+    return r;
+}
+#define RANKS_ON(x, leader, r) (uint32_t r = (leader); r < (x)->model->shards.n_ranks; r = next_on(x, leader, r + 1))
+
+/* The operations [from, to), which end at a barrier or with the program. */
+static void give_some(exec *x, uint32_t r, uint32_t from, uint32_t to)
 {
     const program *p = x->prog;
+    rank_state *k = &x->rank[r];
     feed *f = p == &x->body ? x->model->feed : NULL;
-    int code = 0;
-    for (uint32_t from = 0, to; !code && from < p->n_code; from = to) {
-        for (to = from + 1; to < p->n_code && p->code[to].sync != 2;) to++;
-        if ((code = give_shares(x, &p->code[from], rank)) != 0) break;
-        for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
-            rank_state *k = &x->rank[r];
-            if (!k->code) k->code = comm_select(x->comm, r);
-            for (uint32_t i = from; !k->code && i < to; i += 1u + p->code[i].joined) {
-                if (f) k->code = feed_enter(f, r, p->code[i].layer, k->stream);
-                if (!k->code) give_instr(x, k, &p->code[i]);
-            }
-            if (f && !k->code && to == p->n_code) k->code = feed_leave(f, r, k->stream);
-        }
-        if (to == p->n_code) break;
-        x->stopped = x->cancel && __atomic_load_n(x->cancel, __ATOMIC_RELAXED);
-        if (x->stopped) break;
-        if (x->device->out_off) publish(x, from, to);
-        code = first_code(x, rank);
-        if (!code) code = comm_barrier(x->comm);
-        x->device->turn++;
+    for (uint32_t i = from; !k->code && i < to; i += 1u + p->code[i].joined) {
+        if (f) k->code = feed_enter(f, r, p->code[i].layer, k->stream);
+        if (!k->code) give_instr(x, k, &p->code[i]);
     }
-    if (!code) code = first_code(x, rank);
-    return !code && f && !x->stopped ? feed_first(f, rank) : code;
+    if (to < p->n_code) publish(x, k, from, to);
+    else if (f && !k->code) k->code = feed_leave(f, r, k->stream);
+}
+
+/* What waits for all ranks; whether this thread can go on behind it. The caller's thread looks whether the run was cancelled. */
+static bool give_barrier(exec *x, uint32_t leader)
+{
+    bool well = true;
+    for RANKS_ON(x, leader, r) well = well && !x->rank[r].code;
+    if (well) well = (x->rank[leader].code = comm_barrier(x->comm, leader)) == 0;
+    for RANKS_ON(x, leader, r) x->device->rank[r].turn++;
+    if (leader != 0) return well;
+    x->stopped = x->cancel && __atomic_load_n(x->cancel, __ATOMIC_RELAXED);
+    return well && !x->stopped;
+}
+
+/* Waits for the threads of the other devices at barrier `turn` of a run; whether all of them go on. What a thread says is there until
+ * the barrier after the next: by then all have passed the next one, and so read it. */
+static bool all_go_on(exec *x, uint32_t leader, uint32_t turn, bool well)
+{
+    bool *halts = x->device->halts[turn & 1], all = true;
+    halts[leader] = !well;
+    pool_barrier(x->threads, leader);
+    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) all = all && !halts[comm_leader(x->comm, r)];
+    return all;
+}
+
+/* Barrier `turn` of a run; false: somebody does not go on. */
+static bool meet(exec *x, uint32_t leader, uint32_t turn)
+{
+    const bool well = give_barrier(x, leader);
+    if (!all_go_on(x, leader, turn, well)) return false;
+    x->rank[leader].code = comm_pass(x->comm, leader);
+    return true;
+}
+
+/* Whether the sum that the operations from `c` on begin with is made in two steps; then each rank's share, which a barrier follows. */
+static bool give_shares(exec *x, uint32_t leader, const prog_instr *c)
+{
+    const bool two = sums_in_two(x, &x->rank[leader], c);
+    for RANKS_ON(x, leader, r) {
+        rank_state *k = &x->rank[r];
+        k->shared_sum = two ? c : NULL;
+        if (two && !k->code) sums_share(x, k, c);
+    }
+    return two;
+}
+
+/* Gives all operations to the streams of the leader's device; false: the run ended early, here or on another thread. */
+static bool give_program(exec *x, uint32_t leader)
+{
+    const program *p = x->prog;
+    uint32_t turn = 0;
+    for (uint32_t from = 0, to; from < p->n_code; from = to) {
+        for (to = from + 1; to < p->n_code && p->code[to].sync != 2;) to++;
+        if (give_shares(x, leader, &p->code[from]) && !meet(x, leader, turn++)) return false;
+        for RANKS_ON(x, leader, r) give_some(x, r, from, to);
+        if (to < p->n_code && !meet(x, leader, turn++)) return false;
+    }
+    return true;
 }
 
 /* Gives the program and waits for it. */
@@ -492,32 +539,43 @@ void device_attn(const exec *x, rank_state *k, const op_attn_args *all)
     }
 }
 
-tess_status device_body(exec *x, tess_error *err)
+/* What thread `thread` has to do for a body. */
+static void give_body(void *arg, uint32_t thread, uint32_t n_threads)
 {
-    uint32_t rank = 0;
-    embed_rows(x, false);
-    if (x->model->a.learned_pos) embed_rows(x, true);
-    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) {
+    exec *x = arg;
+    const uint32_t leader = leader_of(x, thread);
+    const int selected = comm_select(x->comm, leader);
+    UNUSED(n_threads);
+    for RANKS_ON(x, leader, r) {
         rank_state *k = &x->rank[r];
         const rank_device *d = &x->device->rank[r];
-        k->code = comm_select(x->comm, r);
+        k->code = selected;
         if (!k->code) k->code = device_copy(d->batch, d->stage, d->batch_bytes, k->stream);
         if (!k->code && x->device->counts_lost) k->code = device_fill(k->counts, 0, k->n_counts * sizeof *k->counts, k->stream);
     }
-    x->device->counts_lost = false; /* or the run fails, and they are again */
-    int code = first_code(x, &rank);
-    if (x->model->feed) {
-        int fed = feed_begin(x->model->feed, code ? &(uint32_t){0} : &rank);
-        if (!code) code = fed;
+    graph_give(x, leader, give_program);
+}
+
+tess_status device_body(exec *x, tess_error *err)
+{
+    feed *f = x->model->feed;
+    uint32_t rank = 0;
+    embed_rows(x, false);
+    if (x->model->a.learned_pos) embed_rows(x, true);
+    int code = f ? feed_begin(f, &rank) : 0;
+    if (!code) {
+        pool_run(x->threads, give_body, x);
+        x->device->counts_lost = false; /* or the run fails, and they are again */
+        code = first_code(x, &rank);
+        if (!code && f && !x->stopped) code = feed_first(f, &rank);
     }
-    if (!code) code = graph_give(x, give_program, &rank);
-    if (!code && x->batch->head_follows && !x->stopped && !x->model->feed) return TESS_OK; /* the head waits */
+    if (!code && x->batch->head_follows && !x->stopped && !f) return TESS_OK; /* the head waits */
     tess_status st = finish(x, code, MIN(rank, x->model->shards.n_ranks - 1), err);
-    if (x->model->feed) feed_end(x->model->feed);
+    if (f) feed_end(f);
     return st;
 }
 
-/* Brings the chosen rows of the body's last state to where the head reads them, and afterwards the logits to the host. */
+/* Brings the chosen rows of the body's last state to where the head reads them. */
 static void take_rows(exec *x, uint32_t r)
 {
     rank_state *k = &x->rank[r];
@@ -525,37 +583,20 @@ static void take_rows(exec *x, uint32_t r)
     const uint32_t t = 0, n = 1;
     op_gather_args a = {.x = k->act + k->body.off[x->body.out_slot], .xs = k->body.stride[W_HIDDEN], .rows = d->rows, .n = x->n_rows, .cols = x->model->a.hidden_size,
                         .y = k->act + k->head.off[x->head.in_slot], .ys = k->head.stride[W_HIDDEN]};
-    k->code = comm_select(x->comm, r);
     if (!k->code) k->code = device_copy(d->rows, x->device->rows, x->n_rows * sizeof *d->rows, k->stream);
     RUN(gather, a);
 }
 
+/* The logits to the host. */
 static void give_logits(exec *x, uint32_t r)
 {
     rank_state *k = &x->rank[r];
     const shard_range own = x->model->shards.rank[r].vocab;
     const size_t f = sizeof(float);
-    if (k->code || (k->code = comm_select(x->comm, r))) return;
-    k->code = device_copy_rows(x->logits + own.lo, x->logits_stride * f, k->logits, k->logits_stride * f, (own.hi - own.lo) * f, x->n_rows, k->stream);
+    if (!k->code) k->code = device_copy_rows(x->logits + own.lo, x->logits_stride * f, k->logits, k->logits_stride * f, (own.hi - own.lo) * f, x->n_rows, k->stream);
 }
 
-/* All but bringing the logits to the host. */
-static int run_head(exec *x, const uint32_t *rows, uint32_t *rank)
-{
-    memcpy(x->device->rows, rows, x->n_rows * sizeof *rows);
-    for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) take_rows(x, r);
-    return give_program(x, rank);
-}
-
-tess_status device_head(exec *x, const uint32_t *rows, tess_error *err)
-{
-    uint32_t rank = 0;
-    int code = run_head(x, rows, &rank);
-    for (uint32_t r = 0; !code && r < x->model->shards.n_ranks; r++) give_logits(x, r);
-    if (!code) code = first_code(x, &rank);
-    return finish(x, code, MIN(rank, x->model->shards.n_ranks - 1), err);
-}
-
+/* The n_best best of each of the rank's leaves to the host. */
 static void give_best(exec *x, uint32_t r, uint32_t n_best)
 {
     rank_state *k = &x->rank[r];
@@ -567,10 +608,43 @@ static void give_best(exec *x, uint32_t r, uint32_t n_best)
     const size_t bytes = (size_t)a.n_rows * a.n_leaves * best_bytes(n_best);
     for (uint32_t i = 0; i <= a.n_leaves; i++)
         a.leaf[i] = (uint32_t)axis_elem(axis, axis->leaf[own->vocab_leaf.lo + i]) - own->vocab.lo;
-    if (a.n_leaves == 0 || k->code || (k->code = comm_select(x->comm, r))) return;
+    if (a.n_leaves == 0 || k->code) return;
     k->code = best_of_leaves(&a, k->stream);
     if (!k->code) k->code = device_copy(x->device->best + best_room(own->vocab_leaf.lo), d->best, bytes, k->stream);
 }
+
+typedef struct { exec *x; uint32_t n_best; } head_job; /* n_best 0: all logits */
+
+/* What thread `thread` has to do for a head. */
+static void give_head(void *arg, uint32_t thread, uint32_t n_threads)
+{
+    const head_job *job = arg;
+    exec *x = job->x;
+    const uint32_t leader = leader_of(x, thread);
+    const int selected = comm_select(x->comm, leader);
+    UNUSED(n_threads);
+    for RANKS_ON(x, leader, r) {
+        x->rank[r].code = selected;
+        take_rows(x, r);
+    }
+    if (!give_program(x, leader)) return;
+    for RANKS_ON(x, leader, r)
+        if (job->n_best) give_best(x, r, job->n_best);
+        else give_logits(x, r);
+}
+
+/* n_best: what of the logits comes to the host, as head_job has it. */
+static tess_status run_head(exec *x, const uint32_t *rows, uint32_t n_best, tess_error *err)
+{
+    head_job job = {x, n_best};
+    uint32_t rank = 0;
+    memcpy(x->device->rows, rows, x->n_rows * sizeof *rows);
+    pool_run(x->threads, give_head, &job);
+    const int code = first_code(x, &rank);
+    return finish(x, code, MIN(rank, x->model->shards.n_ranks - 1), err);
+}
+
+tess_status device_head(exec *x, const uint32_t *rows, tess_error *err) { return run_head(x, rows, 0, err); }
 
 /* The leaves of all ranks, ascending. */
 static void join_best(const exec *x, uint32_t row, uint32_t n_best, sampler_best *out)
@@ -587,11 +661,7 @@ static void join_best(const exec *x, uint32_t row, uint32_t n_best, sampler_best
 
 tess_status device_head_best(exec *x, const uint32_t *rows, uint32_t k, sampler_best *const *out, tess_error *err)
 {
-    uint32_t rank = 0;
-    int code = run_head(x, rows, &rank);
-    for (uint32_t r = 0; !code && r < x->model->shards.n_ranks; r++) give_best(x, r, k);
-    if (!code) code = first_code(x, &rank);
-    TRY(finish(x, code, MIN(rank, x->model->shards.n_ranks - 1), err));
+    TRY(run_head(x, rows, k, err));
     for (uint32_t i = 0; i < x->n_rows; i++) join_best(x, i, k, out[i]);
     return TESS_OK;
 }

@@ -53,15 +53,14 @@ static step_graph *graph_of(exec *x)
 }
 
 /* All of the body, or nothing: it can not be cancelled half-way. */
-static void record(exec *x, step_graph *g, int (*give)(exec *x, uint32_t *rank))
+static void record(exec *x, step_graph *g, uint32_t leader, bool (*give)(exec *x, uint32_t leader))
 {
-    rank_state *k = &x->rank[0];
+    rank_state *k = &x->rank[leader];
     const uint32_t *cancel = x->cancel;
-    uint32_t rank;
     x->cancel = NULL;
     g->refused = true;
     if (device_capture_begin(k->stream) == 0) {
-        const bool whole = give(x, &rank) == 0;
+        const bool whole = give(x, leader) && k->code == 0;
         const int code = device_capture_end(k->stream, &g->graph);
         if (!code && !whole) device_graph_close(g->graph), g->graph = NULL;
         g->refused = code || !whole;
@@ -70,12 +69,15 @@ static void record(exec *x, step_graph *g, int (*give)(exec *x, uint32_t *rank))
     x->cancel = cancel;
 }
 
-int graph_give(exec *x, int (*give)(exec *x, uint32_t *rank), uint32_t *rank)
+void graph_give(exec *x, uint32_t leader, bool (*give)(exec *x, uint32_t leader))
 {
+    rank_state *k = &x->rank[leader];
     step_graph *g = graph_of(x);
-    if (g && !g->graph && !g->refused) record(x, g, give);
-    if (!g || !g->graph) return give(x, rank);
-    *rank = 0;
+    if (g && !g->graph && !g->refused && !k->code) record(x, g, leader, give);
+    if (!g || !g->graph || k->code) {
+        (void)give(x, leader); /* how it ended is in the ranks' codes */
+        return;
+    }
     x->stopped = x->cancel && __atomic_load_n(x->cancel, __ATOMIC_RELAXED);
-    return x->stopped ? 0 : device_graph_launch(g->graph, x->rank[0].stream);
+    if (!x->stopped) k->code = device_graph_launch(g->graph, k->stream);
 }

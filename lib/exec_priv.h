@@ -143,8 +143,9 @@ op_reduce_args exec_sum(const exec *x, const rank_state *k, const prog_instr *c,
 void exec_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n);
 /* exec_joint.c: c and the c->joined instructions behind it, in one launch of the rank's device. */
 void exec_joint(const exec *x, rank_state *k, const prog_instr *c);
-/* exec_graph.c: puts the body into the stream, by `give` or as a graph that `give` was recorded into. A code, of *rank. */
-int graph_give(exec *x, int (*give)(exec *x, uint32_t *rank), uint32_t *rank);
+/* exec_graph.c: puts the body into the streams of the leader's device, by `give` or as a graph that `give` was recorded into. give: false
+ * when the run ended early. */
+void graph_give(exec *x, uint32_t leader, bool (*give)(exec *x, uint32_t leader));
 void graphs_end(exec *x); /* buffers move; nothing runs at this time */
 uint32_t exec_positions_bound(const exec_batch *b);
 /* exec_device.c: the ranks on devices. */

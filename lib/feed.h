@@ -8,8 +8,8 @@
  * behind the layer, for which the next copy waits. The copies change no bit: kernels read what they would read otherwise.
  *
  * The memory of the host is pinned. Beyond half of what the host has available, or where pinning is refused, it is pageable, and
- * the calling thread brings each layer through a ring of pinned pieces. What it waits for there, the layer before the last one,
- * comes without it: of that and of all barriers before it everything has been given to all ranks.
+ * the thread that gives a rank its work (exec_device.c) brings each layer through a ring of pinned pieces. What it waits for there,
+ * the layer before the last one, comes without it: of that and of all barriers before it everything has been given to all ranks.
  *
  * The buffers belong to the model: of several contexts one runs at a time (feed_begin to feed_end). A run that ends early, by a failure
  * or cancelled, leaves no harm: what the buffers hold is known from the copies that were given.

@@ -1,6 +1,5 @@
 /* model.c - opening and closing of models. See model.h; the weights are load.c. */
 #include "model.h"
-#include "os.h"
 #include "peers.h"
 #include "tok_keys.h"
 
@@ -83,6 +82,14 @@ static tess_status parse_split(const char *text, uint32_t n_ranks, double *share
     return TESS_OK;
 }
 
+static tess_status open_turn(tess_model *m, tess_error *err)
+{
+    bool several = false;
+    for (uint32_t r = 1; r < m->devices.n; r++) several = several || m->devices.id[r] != m->devices.id[0];
+    if (several && !(m->turn = os_lock_open(&m->m))) return ERR(err, TESS_E_NOMEM, "no memory for a model");
+    return TESS_OK;
+}
+
 static tess_status open_weights(tess_model *m, const tess_model_params *p, tess_error *err)
 {
     const ct_info *info = ct_get(m->file);
@@ -98,6 +105,7 @@ static tess_status open_weights(tess_model *m, const tess_model_params *p, tess_
     if (p->split) TRY(parse_split(p->split, n_ranks, shares, err));
     TRY(shard_make(&m->a, n_ranks, p->split ? shares : NULL, &m->shards, err));
     if (m->devices.n) TRY(peers_find(&m->m, &m->devices, err));
+    TRY(open_turn(m, err));
     m->n_threads = p->n_threads ? p->n_threads : cpus_count(&m->cpus);
     if (m->n_threads > 1024) return ERR(err, TESS_E_ARG, "%u threads asked for; the limit is 1024", m->n_threads);
     m->compute = p->compute;
@@ -142,6 +150,7 @@ void model_release(tess_model *m)
     if (!m || __atomic_sub_fetch(&m->refs, 1, __ATOMIC_ACQ_REL) != 0) return;
     tok_close(m->tokenizer);
     place_close(m);
+    os_lock_close(&m->m, m->turn);
     nodes_close(m->nodes);
     if (m->owned)
         for (uint32_t i = 0; i < ct_get(m->file)->n_pieces; i++) mem_free(&m->m, m->owned[i]);

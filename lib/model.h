@@ -14,6 +14,7 @@
 #include "feed.h"
 #include "nodes.h"
 #include "ops.h"
+#include "os.h"
 #include "place.h"
 #include "shard.h"
 #include "tok.h"
@@ -62,6 +63,7 @@ struct tess_model {
     model_rank rank[MAX_RANKS];
     model_layer_rank *layers;   /* [n_layers][n_ranks] */
     device_list devices;        /* n 0: all ranks are on the CPU */
+    os_lock *turn;              /* of the contexts, whose work for several devices must not mingle (ctx.h); NULL: none are, or one */
     place *place;               /* what lies in memory of devices; NULL: nothing */
     feed *feed;                 /* what is copied there layer by layer; NULL: nothing. Its own lock guards it */
     uint32_t *quant;            /* [n_layers] bits 1 << WT_* (program.h) of weights that take quantized activations */

@@ -156,7 +156,10 @@ static tess_status all_logits(tess_ctx *c, const exec_batch *b, const uint32_t *
         const float *logits;
         size_t stride;
         uint32_t k = MIN(n - i, (uint32_t)EXEC_HEAD_ROWS);
-        TRY(exec_head(c->exec, rows + i, k, &logits, &stride, err));
+        os_lock_take(c->model->turn);
+        tess_status st = exec_head(c->exec, rows + i, k, &logits, &stride, err);
+        os_lock_drop(c->model->turn);
+        TRY(st);
         for (uint32_t j = 0; j < k; j++) deliver(c, rows[i + j], b, logits + j * stride);
     }
     return TESS_OK;
@@ -174,7 +177,10 @@ static tess_status best_ids(tess_ctx *c, const exec_batch *b, const uint32_t *ro
             s->has_best = true;
             most = MAX(most, best_of(c, s));
         }
-        TRY(exec_head_best(c->exec, rows + i, k, most, out, err));
+        os_lock_take(c->model->turn);
+        tess_status st = exec_head_best(c->exec, rows + i, k, most, out, err);
+        os_lock_drop(c->model->turn);
+        TRY(st);
         for (uint32_t j = 0; j < k; j++)
             if (out[j]->n_bad || out[j]->n_open == 0) TRY(all_logits(c, b, &rows[i + j], 1, err));
     }
@@ -259,26 +265,33 @@ static tess_status commit(tess_ctx *c, uint32_t n_seqs, tess_event *ev, size_t *
     return worst;
 }
 
+/* Takes pages for the n_seqs chosen, of which those stay that found some, and runs the body. choose_heads tells what is to follow. */
+static tess_status run_body(tess_ctx *c, uint32_t *n_seqs, exec_batch *b, uint32_t *n_logits, uint32_t *best, tess_error *err)
+{
+    TRY(take_pages(c, n_seqs, err));
+    TRY(prepare_logits(c, *n_seqs, err));
+    build_batch(c, *n_seqs, b);
+    choose_heads(c, b, n_logits, best);
+    b->head_follows = *n_logits > 0 || *best < c->p.max_step_tokens;
+    TRY(exec_prepare(c->exec, b, err));
+    tess_status st = exec_body(c->exec, b, &c->cancel, err);
+    if (st < 0) __atomic_store_n(&c->cancel, 0, __ATOMIC_RELAXED);
+    return st;
+}
+
 tess_status ctx_step(tess_ctx *c, tess_event *ev, size_t *n, tess_error *err)
 {
     exec_batch b;
+    uint32_t n_logits, best;
     *n = 0;
     if (__atomic_exchange_n(&c->cancel, 0, __ATOMIC_RELAXED)) return ERR(err, TESS_E_CANCELLED, "the step was cancelled");
     for (uint32_t i = 0; i < c->p.max_seqs; i++) ctx_seq_rerun_last(c, &c->seqs[i]);
     uint32_t n_seqs = choose(c);
     if (n_seqs == 0) return TESS_IDLE;
-    TRY(take_pages(c, &n_seqs, err));
-    TRY(prepare_logits(c, n_seqs, err));
-    build_batch(c, n_seqs, &b);
-    uint32_t n_logits, best;
-    choose_heads(c, &b, &n_logits, &best);
-    b.head_follows = n_logits > 0 || best < c->p.max_step_tokens;
-    TRY(exec_prepare(c->exec, &b, err));
-    tess_status st = exec_body(c->exec, &b, &c->cancel, err);
-    if (st < 0) {
-        __atomic_store_n(&c->cancel, 0, __ATOMIC_RELAXED);
-        return st;
-    }
+    os_lock_take(c->model->turn);
+    tess_status st = run_body(c, &n_seqs, &b, &n_logits, &best, err);
+    os_lock_drop(c->model->turn);
+    TRY(st);
     TRY(run_heads(c, &b, n_logits, best, err));
     return commit(c, n_seqs, ev, n, err);
 }

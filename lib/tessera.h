@@ -4,7 +4,8 @@
  * Two handles. A tess_model holds weights, tokenizer and chat template; it is immutable once open, and any
  * number of threads may use it at once. A tess_ctx holds the mutable part: scheduler, KV pages, sequences;
  * one thread at a time uses it, except tess_ctx_cancel, which is allowed from any thread and from a signal
- * handler. Different handles need no lock between them.
+ * handler. Different handles need no lock between them, but for two models on several devices each: see
+ * tess_step.
  *
  * The library never ends the process, prints, reads the environment, installs signal handlers or keeps
  * global state. Every call that can fail returns a tess_status (0 done, < 0 error, > 0 information) and takes
@@ -285,6 +286,9 @@ typedef struct { /* frozen */
 
 /* A device that failed: TESS_E_DEVICE, every sequence is as before the call, which may be tried again; or TESS_E_BROKEN: the
  * device is lost for the process, and the context can only be closed.
+ * Contexts of one model that is on several devices take turns, in the order of asking. With two such models in a process
+ * the caller has to see to that: while one of them steps, steps of the other one, and opening or closing it or a
+ * context of it, may hold the step up until it fails (TESS_E_DEVICE after 20 s).
  * One batched forward pass over the sequences that have something to run; long prompts go in chunks. cap must be at
  * least 2 * max_seqs, so that no event is lost. TESS_IDLE: nothing to do. On KV_FULL, CANCELLED and NOMEM every
  * sequence is as before the call. NONFINITE: the events tell which sequence was stopped (TESS_DONE_ERROR). */

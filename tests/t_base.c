@@ -598,6 +598,40 @@ static void pool_more_threads_than_cpus(void **state)
     pool_close(NULL);
 }
 
+enum { LOCK_TURNS = 100 };
+typedef struct { os_lock *l; uint32_t inside, most, turns; } lock_job;
+static void lock_run(void *arg, uint32_t thread, uint32_t n)
+{
+    lock_job *j = arg;
+    UNUSED(thread), UNUSED(n);
+    for (int i = 0; i < LOCK_TURNS; i++) {
+        os_lock_take(j->l);
+        j->inside++;
+        j->most = MAX(j->most, j->inside);
+        usleep(1); /* so that others would be here too */
+        j->turns++;
+        j->inside--;
+        os_lock_drop(j->l);
+    }
+}
+
+static void a_lock_has_one_holder(void **state)
+{
+    UNUSED(state);
+    pool *p;
+    lock_job j = {.l = os_lock_open(&mem_libc)};
+    assert_non_null(j.l);
+    assert_int_equal(pool_open(&mem_libc, NULL, 4, &p, NULL), TESS_OK);
+    pool_run(p, lock_run, &j);
+    assert_int_equal(j.most, 1);
+    assert_int_equal(j.turns, 4 * LOCK_TURNS);
+    pool_close(p);
+    os_lock_close(&mem_libc, j.l);
+    os_lock_take(NULL);
+    os_lock_drop(NULL);
+    os_lock_close(&mem_libc, NULL);
+}
+
 static void shares_cover_everything(void **state)
 {
     UNUSED(state);
@@ -795,6 +829,7 @@ int main(void)
         cmocka_unit_test(kvs_hostile_bytes),
         cmocka_unit_test(kvs_out_of_memory),
         cmocka_unit_test(pool_more_threads_than_cpus),
+        cmocka_unit_test(a_lock_has_one_holder),
         cmocka_unit_test(shares_cover_everything),
         cmocka_unit_test(out_commit_and_abort),
         cmocka_unit_test(out_full_disk),

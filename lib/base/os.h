@@ -44,10 +44,10 @@ void os_page_free(void *p, size_t n);
  * lost, and its next pages lie on the node of the thread that first writes them. Failure is no error. */
 void os_page_drop(const void *p, size_t n);
 
-/* One thread at a time; others sleep. */
+/* One thread at a time; others sleep, and come in the order of asking, so that whoever asks again at once keeps nobody out. */
 typedef struct os_lock os_lock;
 os_lock *os_lock_open(const mem *m); /* NULL: no memory */
 void os_lock_close(const mem *m, os_lock *l); /* NULL is fine; nobody holds it */
-void os_lock_take(os_lock *l);
+void os_lock_take(os_lock *l); /* NULL: there is nothing to wait for */
 void os_lock_drop(os_lock *l);
 #endif

@@ -295,18 +295,39 @@ void os_page_drop(const void *p, size_t n)
     if (len) (void)madvise((uint8_t *)drop_const(p) + skip, len, MADV_DONTNEED);
 }
 
-struct os_lock { pthread_mutex_t mutex; };
+struct os_lock {
+    pthread_mutex_t mutex;
+    pthread_cond_t next;
+    uint64_t asked, served; /* whoever asked as number `served` has the lock, or nobody does when they are equal */
+};
 os_lock *os_lock_open(const mem *m)
 {
-    os_lock *l = mem_alloc(m, sizeof *l);
-    if (!l || pthread_mutex_init(&l->mutex, NULL) == 0) return l;
+    os_lock *l = mem_zalloc(m, sizeof *l);
+    if (!l) return NULL;
+    if (pthread_mutex_init(&l->mutex, NULL) == 0) {
+        if (pthread_cond_init(&l->next, NULL) == 0) return l;
+        (void)pthread_mutex_destroy(&l->mutex);
+    }
     mem_free(m, l);
     return NULL;
 }
 void os_lock_close(const mem *m, os_lock *l)
 {
-    if (l) (void)pthread_mutex_destroy(&l->mutex);
+    if (l) (void)pthread_cond_destroy(&l->next), (void)pthread_mutex_destroy(&l->mutex);
     mem_free(m, l);
 }
-void os_lock_take(os_lock *l) { (void)pthread_mutex_lock(&l->mutex); }
-void os_lock_drop(os_lock *l) { (void)pthread_mutex_unlock(&l->mutex); }
+void os_lock_take(os_lock *l)
+{
+    if (!l) return;
+    (void)pthread_mutex_lock(&l->mutex);
+    for (const uint64_t mine = l->asked++; l->served != mine;) (void)pthread_cond_wait(&l->next, &l->mutex);
+    (void)pthread_mutex_unlock(&l->mutex);
+}
+void os_lock_drop(os_lock *l)
+{
+    if (!l) return;
+    (void)pthread_mutex_lock(&l->mutex);
+    l->served++;
+    (void)pthread_cond_broadcast(&l->next);
+    (void)pthread_mutex_unlock(&l->mutex);
+}

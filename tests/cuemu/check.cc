@@ -275,7 +275,7 @@ void check_access(const void *p, unsigned size, bool write, bool atomic) { acces
 
 static inline void seen(const void *p, unsigned size, bool write, bool aligned)
 {
-    if (!emu.cur) return; /* host code of a .cu file */
+    if (!emu_on_fiber()) return; /* host code of a .cu file */
     check_settle(emu.cur);
     const uintptr_t at = (uintptr_t)p;
     if (aligned && at % size && !emu_stack_has(emu.cur, at))

@@ -8,6 +8,8 @@
  *   CUEMU_PEER=0           no peer access between devices
  *   CUEMU_FAIL_ALLOC=n     the n-th allocation of device or pinned memory fails (1 is the first)
  *   CUEMU_FAIL_LAUNCH=n    the n-th launch fails
+ *   CUEMU_QUEUE=n          a stream holds n unfinished operations; who gives it more waits, and keeps all others out of the runtime
+ *                          meanwhile (default 0: no bound)
  *   CUEMU_FAIL_COPY=n      the n-th asynchronous copy is refused
  *   CUEMU_PEER_FAULT=drop|zero|flip[:n]  writes of one device to another's memory are lost, arrive as zeros, or with one bit
  *                          turned: the n-th only, or all of them. Copies between devices, atomics, st_* and, in the
@@ -41,6 +43,8 @@ void cuemu_set_memory(size_t bytes);
 void cuemu_set_peer_possible(bool possible);
 void cuemu_set_fail_alloc(unsigned n);  /* the n-th from now; 0: none */
 void cuemu_set_fail_launch(unsigned n);
+void cuemu_set_fail_launch_on(int device, unsigned n); /* of the launches on this device */
+void cuemu_set_queue(unsigned n);
 void cuemu_set_fail_copy(unsigned n);
 bool cuemu_copy_failed(void);            /* none is left to fail */
 void cuemu_set_peer_fault(cuemu_peer_fault kind, unsigned n); /* the n-th from now; 0: all */

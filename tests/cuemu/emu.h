@@ -2,7 +2,7 @@
  * emu.h - inside the emulator: CUDA's runtime and devices on one CPU thread, for tests.
  *
  * Every CUDA thread is a fiber with a stack of its own; all devices, blocks and fibers live in one scheduler, which the host thread
- * that waits for something drives (emu_drive). So a run repeats exactly from its seed. The order is random and unfair on
+ * that waits for something drives (emu_drive). So a run repeats exactly from its seed (several threads: host.cc). The order is random and unfair on
  * purpose: warps starve, blocks are left early, devices are slow for a while.
  *   fiber.cc   stacks and the switch                         sched.cc  blocks, barriers, polls, virtual time, hangs
  *   warp.cc    warp operations, mma, cp.async: ptx.cuh       mem.cc    arenas, allocations, faults
@@ -210,10 +210,10 @@ struct emu_device {
 };
 
 struct emu_settings {
-    int devices, sms, watchdog, capability;
+    int devices, sms, watchdog, capability, fail_on; /* fail_on: whose launches count for fail_launch; -1: all */
     size_t memory;
     bool peer_possible, quiet, loose, bad_wgmma;
-    unsigned fail_alloc, fail_launch, fail_copy, peer_fault_n;
+    unsigned fail_alloc, fail_launch, fail_copy, peer_fault_n, queue;
     cuemu_peer_fault peer_fault;
 };
 
@@ -246,6 +246,8 @@ void emu_fail(cudaError_t code, const char *fmt, ...) __attribute__((format(prin
 bool emu_peer_fault_hits(void);    /* counts one peer write */
 
 /* fiber.cc */
+/* Whether the caller is a CUDA thread. emu.cur says so of the OS thread that drives alone: others may be in host code of a .cu file. */
+static inline bool emu_on_fiber(void) { return arena_of((uintptr_t)__builtin_frame_address(0)) == EMU_STACKS; }
 void emu_enter(emu_thread *t);     /* runs t until it waits or ends */
 void emu_leave(void);              /* the running thread waits */
 void emu_abandon(void) __attribute__((noreturn)); /* the running thread is never continued */

@@ -1,7 +1,9 @@
 /*
  * host.cc - the functions of cuda_runtime_api.h that the project calls. What is missing here is a link error.
  *
- * Several host threads may call; one at a time does. Whoever waits drives the scheduler; the others wait for it.
+ * Several host threads may call; one at a time does. Whoever waits drives the scheduler; the others wait for it. Calls draw nothing, and
+ * streams keep their operations apart: as long as threads give to different streams and nobody waits before all was given, a
+ * run repeats from its seed whichever of them came first. A full queue (CUEMU_QUEUE) makes threads wait earlier, and then it does not.
  * The default stream takes no launches and no asynchronous copies: own, non-blocking streams only.
  */
 #include "emu.h"
@@ -67,6 +69,13 @@ static cudaError_t wait_device(int device)
     for (CUstream_st *s : emu.streams)
         if (s->device == device && s->last) check_host_wait(s->last.get());
     return emu.device[device].sticky;
+}
+
+/* Counts a launch for the fault that is set. */
+static bool launch_fails(const CUstream_st *s)
+{
+    const bool counts = emu.set.fail_launch && (emu.set.fail_on < 0 || (s && s->device == emu.set.fail_on));
+    return counts && --emu.set.fail_launch == 0;
 }
 
 /* ---- devices ---- */
@@ -239,7 +248,8 @@ cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags)
     (void)flags;
     return *device = host, cudaSuccess;
 }
-/* Frees even on a device that failed; waits for its work, as the real one does. */
+/* Frees even on a device that failed; waits for its work, and of pinned memory for that of all devices, and keeps other threads out
+ * meanwhile, as real ones have been seen to do. */
 static cudaError_t release(int arena, void *p)
 {
     guard held;
@@ -517,7 +527,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
     ENTER();
     if (!exec || !stream) return give(cudaErrorInvalidResourceHandle);
     emu.n_launches++;
-    if (emu.set.fail_launch && --emu.set.fail_launch == 0) return give(cudaErrorLaunchFailure);
+    if (launch_fails(stream)) return give(cudaErrorLaunchFailure);
     const emu_op_ref op = emu_op_new(OP_GRAPH, stream->device);
     op->graph = exec;
     return give(emu_submit(stream, op));
@@ -591,7 +601,7 @@ cudaError_t cuemu_launch(const cuemu_kernel *k, dim3 grid, dim3 block, size_t sm
 {
     ENTER();
     emu.n_launches++;
-    if (emu.set.fail_launch && --emu.set.fail_launch == 0) return give(cudaErrorLaunchFailure);
+    if (launch_fails(stream)) return give(cudaErrorLaunchFailure);
     const cudaError_t e = launch_legal(k, grid, block, smem, stream, cooperative);
     if (e != cudaSuccess) return give(e);
     const emu_op_ref op = emu_op_new(OP_LAUNCH, current);

@@ -8,6 +8,7 @@
  */
 #include "emu.h"
 
+#include <pthread.h>
 #include <algorithm>
 #include <stdio.h>
 #include <stdlib.h>
@@ -208,6 +209,7 @@ void emu_shared_return(int slot) { shared_free.push_back(slot); }
 static char fault_text[1024]; /* what emu_fault_end reports; one fault at a time */
 static cudaError_t fault_code;
 static int watch_left;
+static pthread_t watched; /* the thread of the host that drives */
 static uint64_t watch_switches;
 
 /* Where a thread goes on whose access failed: outside the handler, on its own stack. */
@@ -225,10 +227,11 @@ static void on_segv(int sig, siginfo_t *info, void *context)
 {
     ucontext_t *u = static_cast<ucontext_t *>(context);
     const uintptr_t at = (uintptr_t)info->si_addr;
-    if (sig == SIGSEGV && view_open(at)) return;
+    const bool host = arena_of((uintptr_t)u->uc_mcontext.gregs[REG_RSP]) != EMU_STACKS; /* this thread, while another may drive */
+    if (sig == SIGSEGV && !host && view_open(at)) return;
     const char *what = u->uc_mcontext.gregs[REG_ERR] & 2 ? "write" : "read";
     const bool general = u->uc_mcontext.gregs[REG_TRAPNO] == 13; /* no address: misaligned vector access, or not canonical */
-    if (!emu.cur) {
+    if (host) {
         if (arena_of(at) >= 0) emu_report("the host's %s of 0x%llx: %s", what, (unsigned long long)at, emu_describe(at, -1).c_str());
         signal(sig, SIG_DFL); /* the instruction runs again and ends the process */
         return;
@@ -245,6 +248,10 @@ static void on_alarm(int sig, siginfo_t *info, void *context)
 {
     (void)sig, (void)info;
     ucontext_t *u = static_cast<ucontext_t *>(context);
+    if (!pthread_equal(pthread_self(), watched)) { /* the signal is the process's, any thread may get it */
+        pthread_kill(watched, SIGALRM);
+        return;
+    }
     if (watch_switches != emu.switches || !emu.cur) {
         watch_switches = emu.switches;
         watch_left = emu.set.watchdog;
@@ -282,5 +289,6 @@ void emu_watchdog(bool on)
     const struct timeval second = {on ? 1 : 0, 0};
     const struct itimerval timer = {second, second};
     watch_left = emu.set.watchdog;
+    watched = pthread_self();
     setitimer(ITIMER_REAL, &timer, nullptr);
 }

@@ -31,12 +31,20 @@ static void capture_node(CUstream_st *s, const emu_op_ref &op)
     s->capture_deps.clear();
 }
 
+static bool has_room(void *stream)
+{
+    CUstream_st *s = static_cast<CUstream_st *>(stream);
+    while (!s->queue.empty() && s->queue.front()->done) s->queue.pop_front();
+    return s->queue.size() < emu.set.queue;
+}
+
 cudaError_t emu_submit(CUstream_st *s, const emu_op_ref &op)
 {
     if (s->capture) {
         capture_node(s, op);
         return cudaSuccess;
     }
+    if (emu.set.queue && !emu_drive(has_room, s)) return cudaErrorUnknown;
     check_submit(s, op.get());
     s->queue.push_back(op);
     s->last = op;

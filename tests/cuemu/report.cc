@@ -34,6 +34,8 @@ static void settings_read(void)
     s->fail_alloc = (unsigned)env_number("CUEMU_FAIL_ALLOC", 0);
     s->fail_launch = (unsigned)env_number("CUEMU_FAIL_LAUNCH", 0);
     s->fail_copy = (unsigned)env_number("CUEMU_FAIL_COPY", 0);
+    s->fail_on = -1;
+    s->queue = (unsigned)env_number("CUEMU_QUEUE", 0);
     s->watchdog = (int)env_number("CUEMU_WATCHDOG", 20);
     s->quiet = env_number("CUEMU_QUIET", 0) != 0;
     s->loose = s->bad_wgmma = false;
@@ -99,7 +101,9 @@ uint64_t cuemu_wgmmas(void) { return emu.n_wgmmas; }
 void cuemu_set_memory(size_t bytes) { emu_start(), emu.set.memory = bytes; }
 void cuemu_set_peer_possible(bool possible) { emu_start(), emu.set.peer_possible = possible; }
 void cuemu_set_fail_alloc(unsigned n) { emu_start(), emu.set.fail_alloc = n; }
-void cuemu_set_fail_launch(unsigned n) { emu_start(), emu.set.fail_launch = n; }
+void cuemu_set_fail_launch(unsigned n) { emu_start(), emu.set.fail_launch = n, emu.set.fail_on = -1; }
+void cuemu_set_fail_launch_on(int device, unsigned n) { cuemu_set_fail_launch(n), emu.set.fail_on = device; }
+void cuemu_set_queue(unsigned n) { emu_start(), emu.set.queue = n; }
 void cuemu_set_fail_copy(unsigned n) { emu_start(), emu.set.fail_copy = n; }
 bool cuemu_copy_failed(void) { return emu.set.fail_copy == 0; }
 void cuemu_set_watchdog(int seconds) { emu_start(), emu.set.watchdog = seconds; }

@@ -46,7 +46,13 @@ static tess_status turns(ring *g, uint32_t n, tess_error *err)
 {
     bool lost;
     for (uint32_t i = 0; i < n; i++) {
-        DEV_TRY(comm_barrier(g->c), "barrier");
+        for (uint32_t r = 0; r < g->n_ranks; r++) {
+            if (comm_leader(g->c, r) != r) continue;
+            DEV_TRY(comm_select(g->c, r), "the device can not be used");
+            DEV_TRY(comm_barrier(g->c, r), "barrier");
+        }
+        for (uint32_t r = 0; r < g->n_ranks; r++)
+            if (comm_leader(g->c, r) == r) DEV_TRY(comm_pass(g->c, r), "barrier");
         for (uint32_t r = 0; r < g->n_ranks; r++) {
             DEV_TRY(comm_select(g->c, r), "the device can not be used");
             DEV_TRY(op_cuda_get()->reduce(&g->a[r], comm_stream(g->c, r)), "reduce");
