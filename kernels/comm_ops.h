@@ -2,8 +2,8 @@
  * comm_ops.h - kernels by which devices talk to each other; plain C, no CUDA header. lib/comm.c and lib/peers.c call them.
  *
  * The barrier of devices. Every device has a flag for every other one, a word that the other writes and it polls, in its own memory or,
- * where the other may not write that, in pinned memory of the host. Barrier number `epoch` of rank `me`: code(epoch) goes to all
- * its flags with release, then its own are polled with acquire until each holds code(epoch), or code(epoch + 1): a peer may be one
+ * where the other may not write that, in pinned memory of the host. Barriers are counted in memory of the device, so that the same launch, or
+ * one in a graph, is another barrier each time. Barrier number `epoch` of a rank: code(epoch) goes to all its flags with release, then its own are polled with acquire until each holds code(epoch), or code(epoch + 1): a peer may be one
  * barrier ahead, never two, as it needs our answer. Before that a flag holds code(epoch - 1). Anything else is damage on the way and
  * ends the wait like the deadline does: the codes of neighbours differ in many bits, so a word that was lost, zeroed or has a bit
  * wrong is not taken for another barrier. All flags start as code(0) = 0, epochs count from 1.
@@ -24,7 +24,7 @@ enum { COMM_OK = 0, COMM_ABORTED = 1, COMM_LATE = 2, COMM_DAMAGED = 3 };
 typedef struct { uint32_t kind, peer, epoch, value; } comm_record; /* COMM_*; whom the rank waited for, and the flag's value */
 
 typedef struct {
-    uint32_t epoch;
+    uint32_t *passed;             /* barriers that this rank has passed, on its device; 1 more behind the kernel, also when it gave up */
     uint32_t *out[COMM_MAX];      /* the flags of the others that are ours to write; NULL: no such rank, or not waited for */
     const uint32_t *in[COMM_MAX]; /* our flags, by the rank that writes them; NULL alike */
     comm_record *record;          /* of this rank, pinned */

@@ -4,14 +4,13 @@
 #include "cuda_ops.h"
 #include "device.h"
 
-enum { FLAG_STRIDE = 128 / sizeof(uint32_t), FLAG_WORDS = COMM_MAX * FLAG_STRIDE }; /* a flag has a line of memory to itself */
+enum { FLAG_STRIDE = 128 / sizeof(uint32_t), FLAG_WORDS = COMM_MAX * FLAG_STRIDE, OWN_WORDS = FLAG_WORDS + FLAG_STRIDE }; /* a flag has a line of memory to itself */
 #define DEADLINE_NS 20000000000u
 
 typedef struct {
     uint32_t device, leader; /* leader: the rank that stands for the device */
-    uint32_t epoch;          /* of a leader: barriers so far */
     void *stream, *reached;  /* reached: an event, recorded at every barrier */
-    uint32_t *flags;         /* of a leader, on its device: [from rank] */
+    uint32_t *flags;         /* of a leader, on its device: [from rank], and behind them the barriers that it has passed */
     uint8_t *outbox;         /* two halves; NULL: none */
     size_t half;
 } comm_rank;
@@ -57,7 +56,7 @@ static tess_status open_rank(comm *c, uint32_t r, tess_error *err)
     if (!code) code = device_stream_open(&k->stream);
     if (!code) code = device_event_open(&k->reached);
     if (!code && k->leader == r) code = op_cuda_load();
-    if (!code && k->leader == r) code = device_alloc(&p, FLAG_WORDS * sizeof *k->flags);
+    if (!code && k->leader == r) code = device_alloc(&p, OWN_WORDS * sizeof *k->flags);
     k->flags = p;
     return code ? devices_fail(&c->devices, r, "the device can not be used", code, err) : TESS_OK;
 }
@@ -70,10 +69,9 @@ static int set_flags(comm *c)
     *c->host = (comm_host){.abort = 0}; /* all flags are comm_code(0) */
     for (uint32_t r = 0; !code && r < c->devices.n; r++) {
         comm_rank *k = &c->rank[r];
-        k->epoch = 0;
         if (k->leader != r) continue;
         code = comm_select(c, r);
-        if (!code) code = device_copy(k->flags, c->host->flags[r], FLAG_WORDS * sizeof *k->flags, k->stream);
+        if (!code) code = device_fill(k->flags, 0, OWN_WORDS * sizeof *k->flags, k->stream);
         if (!code) code = device_stream_sync(k->stream);
     }
     return code;
@@ -144,7 +142,7 @@ static uint32_t *flag_at(const comm *c, uint32_t of, uint32_t from)
 
 static int raise_flags(comm *c, uint32_t r)
 {
-    comm_flags_args a = {.epoch = ++c->rank[r].epoch, .record = &c->host->record[r], .abort = &c->host->abort, .deadline_ns = c->deadline_ns};
+    comm_flags_args a = {.passed = c->rank[r].flags + FLAG_WORDS, .record = &c->host->record[r], .abort = &c->host->abort, .deadline_ns = c->deadline_ns};
     for (uint32_t o = 0; o < c->devices.n; o++) {
         if (o == r || c->rank[o].leader != o) continue;
         a.out[o] = flag_at(c, o, r);

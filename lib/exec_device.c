@@ -30,6 +30,7 @@ typedef struct {
     uint32_t alibi_rows;
     uint32_t *rows;          /* [EXEC_HEAD_ROWS] of the head */
     uint8_t *best;           /* [EXEC_HEAD_ROWS][leaves of the rank] records of best_ops.h, with room for BEST_MOST ids */
+    uint32_t agreed;         /* how often the rank's thread was in device_agree */
     uint32_t turn;           /* barriers of all ranks so far, as the rank's thread has come */
 } rank_device;
 struct exec_device {
@@ -38,7 +39,7 @@ struct exec_device {
     uint32_t *rows;          /* pinned, as the ranks' */
     uint8_t *best;           /* pinned, those of all ranks one behind the other */
     size_t *out_off;         /* [slots of the body] place of a shared slot in a half of an outbox, bytes; NULL: none is needed */
-    bool halts[2][MAX_RANKS]; /* what threads say to each other at a barrier, by leader (all_go_on) */
+    bool halts[2][MAX_RANKS]; /* what threads say to each other, by leader (device_agree) */
     bool counts_lost;        /* a launch failed: counts may not be 0 */
 };
 
@@ -379,6 +380,8 @@ static void publish(const exec *x, rank_state *k, uint32_t from, uint32_t to)
     }
 }
 
+bool device_outboxes(const exec *x) { return x->device->out_off != NULL; }
+
 static int first_code(const exec *x, uint32_t *rank)
 {
     for (*rank = 0; *rank < x->model->shards.n_ranks; ++*rank)
@@ -441,22 +444,21 @@ static bool give_barrier(exec *x, uint32_t leader)
     return well && !x->stopped;
 }
 
-/* Waits for the threads of the other devices at barrier `turn` of a run; whether all of them go on. What a thread says is there until
- * the barrier after the next: by then all have passed the next one, and so read it. */
-static bool all_go_on(exec *x, uint32_t leader, uint32_t turn, bool well)
+/* What a thread says is there until it is in here for the second time from then: by then all have been here once more, and so read it. */
+bool device_agree(exec *x, uint32_t leader, bool well)
 {
-    bool *halts = x->device->halts[turn & 1], all = true;
+    bool *halts = x->device->halts[x->device->rank[leader].agreed++ & 1], all = true;
     halts[leader] = !well;
     pool_barrier(x->threads, leader);
     for (uint32_t r = 0; r < x->model->shards.n_ranks; r++) all = all && !halts[comm_leader(x->comm, r)];
     return all;
 }
 
-/* Barrier `turn` of a run; false: somebody does not go on. */
-static bool meet(exec *x, uint32_t leader, uint32_t turn)
+/* A barrier of all ranks; false: somebody does not go on. */
+static bool meet(exec *x, uint32_t leader)
 {
     const bool well = give_barrier(x, leader);
-    if (!all_go_on(x, leader, turn, well)) return false;
+    if (!device_agree(x, leader, well)) return false;
     x->rank[leader].code = comm_pass(x->comm, leader);
     return true;
 }
@@ -477,12 +479,11 @@ static bool give_shares(exec *x, uint32_t leader, const prog_instr *c)
 static bool give_program(exec *x, uint32_t leader)
 {
     const program *p = x->prog;
-    uint32_t turn = 0;
     for (uint32_t from = 0, to; from < p->n_code; from = to) {
         for (to = from + 1; to < p->n_code && p->code[to].sync != 2;) to++;
-        if (give_shares(x, leader, &p->code[from]) && !meet(x, leader, turn++)) return false;
+        if (give_shares(x, leader, &p->code[from]) && !meet(x, leader)) return false;
         for RANKS_ON(x, leader, r) give_some(x, r, from, to);
-        if (to < p->n_code && !meet(x, leader, turn++)) return false;
+        if (to < p->n_code && !meet(x, leader)) return false;
     }
     return true;
 }
@@ -564,7 +565,9 @@ tess_status device_body(exec *x, tess_error *err)
     if (x->model->a.learned_pos) embed_rows(x, true);
     int code = f ? feed_begin(f, &rank) : 0;
     if (!code) {
+        graph_begin(x);
         pool_run(x->threads, give_body, x);
+        graph_end(x);
         x->device->counts_lost = false; /* or the run fails, and they are again */
         code = first_code(x, &rank);
         if (!code && f && !x->stopped) code = feed_first(f, &rank);

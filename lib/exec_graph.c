@@ -7,8 +7,11 @@
  * that they share with many steps (exec_positions_bound); the rope table. A buffer that moves ends all graphs.
  *
  * A shape is recorded when it comes for the second time: by then every kernel has run once, and a shape that never comes back costs
- * nothing. Recording runs nothing and waits for nothing; where it fails, the shape goes on launch by launch. With several ranks or
- * a feed it does so always: barriers count, and a feed looks at what was copied last.
+ * nothing. Recording runs nothing and waits for nothing; where it fails, the shape goes on launch by launch.
+ *
+ * Of several ranks each has a graph on its device, recorded and given by the device's thread; barriers are in it, as the devices count them
+ * (comm_ops.h). All have one or none: where one thread can not record, none gives its graph. Some go on launch by launch always: ranks that
+ * share a device, whose order is by events between streams; outboxes, whose halves take turns; a feed, which looks at what was copied last.
  */
 #include "coefs.h"
 #include "device.h"
@@ -25,12 +28,15 @@ uint32_t exec_positions_bound(const exec_batch *b)
     return n;
 }
 
+static void drop(step_graph *g)
+{
+    for (uint32_t r = 0; r < MAX_RANKS; r++) device_graph_close(g->graph[r]);
+    *g = (step_graph){0};
+}
+
 void graphs_end(exec *x)
 {
-    for (uint32_t i = 0; i < STEP_GRAPHS; i++) {
-        device_graph_close(x->graphs[i].graph);
-        x->graphs[i] = (step_graph){0};
-    }
+    for (uint32_t i = 0; i < STEP_GRAPHS; i++) drop(&x->graphs[i]);
 }
 
 /* Its place among the graphs; NULL: this shape is new, or not one for graphs. */
@@ -38,7 +44,7 @@ static step_graph *graph_of(exec *x)
 {
     const exec_batch *b = x->batch;
     step_graph *oldest = x->graphs;
-    if (x->model->shards.n_ranks > 1 || x->model->feed || !decodes(b)) return NULL;
+    if (comm_leaders(x->comm) < x->model->shards.n_ranks || device_outboxes(x) || x->model->feed || !decodes(b)) return NULL;
     for (uint32_t s = 1; s < b->n_seqs; s++)
         if (b->rope_key[s] != b->rope_key[0]) return NULL;
     x->step++;
@@ -47,37 +53,49 @@ static step_graph *graph_of(exec *x)
         if (g->n_rows == b->n_rows && g->positions == x->positions && g->rope_key == b->rope_key[0]) return g->used = x->step, g;
         if (g->used < oldest->used) oldest = g;
     }
-    device_graph_close(oldest->graph);
+    drop(oldest);
     *oldest = (step_graph){.n_rows = b->n_rows, .positions = x->positions, .rope_key = b->rope_key[0], .used = x->step};
     return NULL;
 }
 
-/* All of the body, or nothing: it can not be cancelled half-way. */
-static void record(exec *x, step_graph *g, uint32_t leader, bool (*give)(exec *x, uint32_t leader))
+void graph_begin(exec *x)
+{
+    step_graph *g = graph_of(x);
+    x->graph = g && !g->refused ? g : NULL;
+    if (x->graph) x->stopped = x->cancel && __atomic_load_n(x->cancel, __ATOMIC_RELAXED);
+}
+
+void graph_end(exec *x)
+{
+    step_graph *g = x->graph;
+    x->graph = NULL;
+    if (!g || g->recorded) return;
+    const step_graph was = *g;
+    drop(g);
+    *g = (step_graph){.n_rows = was.n_rows, .positions = was.positions, .rope_key = was.rope_key, .used = was.used, .refused = !x->stopped};
+}
+
+/* All of the body, or nothing, as it can not be cancelled half-way; whether all threads have theirs. A graph that is not wanted is closed when
+ * all have given what they have: closing may wait for the devices. */
+static bool record(exec *x, uint32_t leader, bool (*give)(exec *x, uint32_t leader))
 {
     rank_state *k = &x->rank[leader];
-    const uint32_t *cancel = x->cancel;
-    x->cancel = NULL;
-    g->refused = true;
-    if (device_capture_begin(k->stream) == 0) {
-        const bool whole = give(x, leader) && k->code == 0;
-        const int code = device_capture_end(k->stream, &g->graph);
-        if (!code && !whole) device_graph_close(g->graph), g->graph = NULL;
-        g->refused = code || !whole;
-    }
-    k->code = 0;
-    x->cancel = cancel;
+    const bool begun = !k->code && device_capture_begin(k->stream) == 0;
+    bool whole = device_agree(x, leader, begun);
+    if (whole) whole = give(x, leader) && k->code == 0;
+    if (begun && device_capture_end(k->stream, &x->graph->graph[leader])) whole = false;
+    if (begun) k->code = 0;
+    whole = device_agree(x, leader, whole);
+    if (leader == 0) x->graph->recorded = whole; /* the others look when the next step begins */
+    return whole;
 }
 
 void graph_give(exec *x, uint32_t leader, bool (*give)(exec *x, uint32_t leader))
 {
     rank_state *k = &x->rank[leader];
-    step_graph *g = graph_of(x);
-    if (g && !g->graph && !g->refused && !k->code) record(x, g, leader, give);
-    if (!g || !g->graph || k->code) {
+    if (!x->graph || (!x->stopped && !x->graph->recorded && !record(x, leader, give))) {
         (void)give(x, leader); /* how it ended is in the ranks' codes */
         return;
     }
-    x->stopped = x->cancel && __atomic_load_n(x->cancel, __ATOMIC_RELAXED);
-    if (!x->stopped) k->code = device_graph_launch(g->graph, k->stream);
+    if (!x->stopped && !k->code) k->code = device_graph_launch(x->graph->graph[leader], k->stream);
 }

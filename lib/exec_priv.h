@@ -55,8 +55,9 @@ enum { STEP_GRAPHS = 16 };
 typedef struct {
     uint32_t n_rows, positions, rope_key; /* n_rows 0: none */
     bool refused;  /* it can not be recorded */
+    bool recorded; /* on all devices */
     uint64_t used; /* the last step that it was of */
-    void *graph;   /* NULL: not recorded */
+    void *graph[MAX_RANKS]; /* of each rank's device */
 } step_graph;
 
 struct exec {
@@ -84,7 +85,7 @@ struct exec {
     bool gemm;         /* all devices can, and may, compute large prompts near the exact text only */
     uint32_t *taken;   /* [rank][instruction], exec_shares.c; CPU only */
     bool broken;       /* a device is lost: the context can only be closed */
-    step_graph graphs[STEP_GRAPHS];
+    step_graph graphs[STEP_GRAPHS], *graph; /* graph: of the step under way, or NULL */
     uint64_t step;
     /* of the run under way */
     const program *prog;
@@ -143,9 +144,11 @@ op_reduce_args exec_sum(const exec *x, const rank_state *k, const prog_instr *c,
 void exec_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n);
 /* exec_joint.c: c and the c->joined instructions behind it, in one launch of the rank's device. */
 void exec_joint(const exec *x, rank_state *k, const prog_instr *c);
-/* exec_graph.c: puts the body into the streams of the leader's device, by `give` or as a graph that `give` was recorded into. give: false
- * when the run ended early. */
+/* exec_graph.c. graph_begin: before the threads of the devices give the body; graph_give, on each of them, puts it into the stream of its
+ * rank, by `give` or as a graph that `give` was recorded into; graph_end: when all have. give: false when the run ended early. */
+void graph_begin(exec *x);
 void graph_give(exec *x, uint32_t leader, bool (*give)(exec *x, uint32_t leader));
+void graph_end(exec *x);
 void graphs_end(exec *x); /* buffers move; nothing runs at this time */
 uint32_t exec_positions_bound(const exec_batch *b);
 /* exec_device.c: the ranks on devices. */
@@ -158,6 +161,8 @@ tess_status device_head_best(exec *x, const uint32_t *rows, uint32_t k, sampler_
 /* Shared slot `slot` of rank `owner`, where `reader` can read it. */
 float *device_shared(const exec *x, const rank_state *reader, const rank_state *owner, uint16_t slot, size_t *stride);
 void device_embed(const exec *x, rank_state *k, const prog_instr *c);
+bool device_outboxes(const exec *x);                     /* some rank's sums go through memory of the host */
+bool device_agree(exec *x, uint32_t leader, bool well);  /* waits for the threads of the other devices; whether all are well */
 tess_status device_no_memory(const exec *x, uint32_t r, const char *what, uint64_t bytes, int code, tess_error *err);
 /* A larger block of device memory with the contents of src (NULL: none); the old one goes. Nothing runs at this time. */
 tess_status device_renew(exec *x, uint32_t r, const char *what, float **old, const float *src, uint64_t floats, tess_error *err);

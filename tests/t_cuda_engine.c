@@ -439,12 +439,12 @@ static void ends_when_told(void **state)
         void *flag, *host, *waits, *tells;
         cuemu_reset(seed);
         assert_int_equal(device_select(0), 0);
-        assert_int_equal(device_alloc(&flag, sizeof(uint32_t)) | device_host_alloc(&host, 2 * sizeof(comm_record)), 0);
+        assert_int_equal(device_alloc(&flag, 2 * sizeof(uint32_t)) | device_host_alloc(&host, 2 * sizeof(comm_record)), 0);
         assert_int_equal(device_stream_open(&waits) | device_stream_open(&tells), 0);
-        assert_int_equal(device_fill(flag, 0, sizeof(uint32_t), waits), 0);
+        assert_int_equal(device_fill(flag, 0, 2 * sizeof(uint32_t), waits), 0);
         comm_record *r = host;
         r[0] = (comm_record){.kind = COMM_OK}, r[1] = (comm_record){0, 1, 0, 0};
-        const comm_flags_args a = {.epoch = 1, .in = {NULL, flag}, .record = &r[0], .abort = &r[1].kind, .deadline_ns = 20000000000u};
+        const comm_flags_args a = {.passed = (uint32_t *)flag + 1, .in = {NULL, flag}, .record = &r[0], .abort = &r[1].kind, .deadline_ns = 20000000000u};
         const uint64_t start = cuemu_time();
         assert_int_equal(comm_flags(&a, waits) | device_copy(&r[1].kind, &r[1].peer, sizeof(uint32_t), tells), 0);
         assert_int_equal(device_stream_sync(waits) | device_stream_sync(tells), 0);

@@ -1,13 +1,14 @@
 /*
  * t_cuda_graphs.c - decoding steps as graphs (lib/exec_graph.c) on virtual devices: the bits of a run without them, while sequences come
  * and go, grow over chunks of attention and make buffers move; what a step asks of the host; every launch failing once while a
- * step is recorded and when it is given.
+ * step is recorded and when it is given. On one device and on several.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -106,10 +107,12 @@ static void texts_are_equal(void **state)
     for (unsigned f = 0; f < 2; f++) {
         texts want, got;
         cuemu_reset(1);
-        write_texts(path[f], "cuda:0,0", &want); /* several ranks: no graphs */
+        write_texts(path[f], "cuda:0,0", &want); /* ranks that share a device: no graphs */
         for (unsigned seed = 2; seed < (cuemu_checked() ? 3 : 4); seed++) {
             cuemu_reset(seed);
-            write_texts(path[f], "cuda:0", &got);
+            const bool several = cuemu_checked() ? f : seed == 3;
+            cuemu_set_peer_possible(!several || f == 0); /* without: sums go through the host, and there are no graphs */
+            write_texts(path[f], several ? "cuda:0,1,2" : "cuda:0", &got);
             for (unsigned i = 0; i < SEQS; i++) {
                 assert_memory_equal(want.ids[i], got.ids[i], sizeof want.ids[i]);
                 assert_memory_equal(want.last[i], got.last[i], sizeof want.last[i]);
@@ -150,11 +153,11 @@ typedef struct { uint64_t allocs, launches, waits; } asked;
 static asked asked_so_far(void) { return (asked){cuemu_allocs(), cuemu_launches(), cuemu_waits()}; }
 
 /* Of the k-th decoding step of two sequences. */
-static asked asked_by(const char *file, unsigned k)
+static asked asked_by(const char *file, const char *devices, unsigned k)
 {
     tess_model *m;
     tess_ctx *c;
-    open_all(file, "cuda:0", &m, &c);
+    open_all(file, devices, &m, &c);
     add(c, TINY);
     add(c, LAST);
     steps(c, k);
@@ -174,7 +177,7 @@ static void one_launch_for_all_layers(void **state)
     cuemu_reset(1);
     for (unsigned f = 1; f < 3; f++) {
         const uint64_t layers = f == 1 ? 2 : 4;
-        const asked a = asked_by(path[f], 1), b = asked_by(path[f], 2), d = asked_by(path[f], 5);
+        const asked a = asked_by(path[f], "cuda:0", 1), b = asked_by(path[f], "cuda:0", 2), d = asked_by(path[f], "cuda:0", 5);
         assert_int_equal(b.launches, a.launches + 1);
         assert_int_equal(a.launches - d.launches + 1, 7 * layers + 1 /* the first norm */);
         assert_int_equal(d.launches, 1 + 4 /* rows of the head, norm and groups, logits, best ids */);
@@ -186,9 +189,25 @@ static void one_launch_for_all_layers(void **state)
     no_reports();
 }
 
+/* Of each rank; its head begins with a norm of its own. */
+static void one_launch_of_each_rank(void **state)
+{
+    enum { RANKS = 2 };
+    (void)state;
+    cuemu_reset(1);
+    const asked a = asked_by(path[1], "cuda:0,1", 1), b = asked_by(path[1], "cuda:0,1", 2), d = asked_by(path[1], "cuda:0,1", 5);
+    const asked deep = asked_by(path[2], "cuda:0,1", 5);
+    assert_int_equal(b.launches, a.launches + RANKS);
+    assert_true(a.launches > d.launches + (uint64_t)RANKS * 2 * 7);
+    assert_int_equal(d.launches, deep.launches);
+    assert_int_equal(d.allocs, 0);
+    assert_int_equal(d.waits, RANKS);
+    no_reports();
+}
+
 /* ---- failures ---- */
-/* Launch n behind the first decoding step fails. */
-static void with_failure(unsigned n, const texts *want, unsigned *refused, unsigned *failed)
+/* Launch n of the last device behind the first decoding step fails. */
+static void with_failure(const char *devices, unsigned n, const texts *want, unsigned *refused, unsigned *failed)
 {
     tess_model *m;
     tess_ctx *c;
@@ -196,11 +215,11 @@ static void with_failure(unsigned n, const texts *want, unsigned *refused, unsig
     tess_event ev[16];
     size_t k;
     unsigned got = 0;
-    open_all(path[1], "cuda:0", &m, &c);
+    open_all(path[1], devices, &m, &c);
     const tess_seq s = add(c, TINY);
     tess_status st = TESS_OK;
     for (unsigned step = 0; st != TESS_IDLE; step++) {
-        if (step == 2) cuemu_set_fail_launch(n), cuemu_set_loose(true);
+        if (step == 2) cuemu_set_fail_launch_on(strchr(devices, ',') != NULL, n), cuemu_set_loose(true);
         st = tess_step(c, ev, 16, &k, &e);
         if (step == 2) cuemu_set_loose(false);
         if (st < 0) {
@@ -228,19 +247,38 @@ static void every_launch_of_a_record_fails_once(void **state)
     write_texts(path[1], "cuda:0", &want);
     for (unsigned n = 1; n <= RECORDED + GIVEN; n++) {
         cuemu_reset(n);
-        with_failure(n, &want, &refused, &failed);
+        with_failure("cuda:0", n, &want, &refused, &failed);
     }
     assert_int_equal(refused, RECORDED); /* then the step is launched operation by operation */
     assert_int_equal(failed, GIVEN);
+}
+
+/* Of two ranks neither gives a graph when the other one could not record. */
+static void launches_of_two_records_fail(void **state)
+{
+    enum { EACH = 5, MOST_OF_ONE = 60 };
+    (void)state;
+    texts want;
+    unsigned refused = 0, failed = 0;
+    cuemu_reset(1);
+    write_texts(path[1], "cuda:0,0", &want);
+    for (unsigned n = 1; n <= MOST_OF_ONE && !failed; n += EACH) {
+        cuemu_reset(n);
+        with_failure("cuda:0,1", n, &want, &refused, &failed);
+    }
+    assert_in_range(refused, 3, MOST_OF_ONE / EACH);
+    assert_int_equal(failed, 1);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_launch_for_all_layers),
+        cmocka_unit_test(one_launch_of_each_rank),
         cmocka_unit_test(batch_moves_under_graphs),
         cmocka_unit_test(texts_are_equal),
         cmocka_unit_test(every_launch_of_a_record_fails_once),
+        cmocka_unit_test(launches_of_two_records_fail),
     };
     return cmocka_run_group_tests(tests, open_files, remove_files);
 }

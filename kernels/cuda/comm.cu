@@ -27,23 +27,25 @@ static __global__ void flags_kernel(comm_flags_args a)
     SHARED(uint32_t, kind, [FLAG_THREADS]);
     SHARED(uint32_t, value, [FLAG_THREADS]);
     const uint32_t i = threadIdx.x;
+    const uint32_t epoch = *a.passed + 1; /* kernels of one stream: no other one counts meanwhile */
     const bool over = ld_relaxed_sys(a.abort) != 0;
     kind[i] = COMM_OK;
     value[i] = 0;
-    if (!over && i < COMM_MAX && a.out[i]) st_release_sys(a.out[i], comm_code(a.epoch));
+    if (!over && i < COMM_MAX && a.out[i]) st_release_sys(a.out[i], comm_code(epoch));
     if (!over && i < COMM_MAX && a.in[i]) {
         uint32_t v = 0;
-        kind[i] = wait_flag(a.in[i], a.epoch, a.abort, a.deadline_ns, &v);
+        kind[i] = wait_flag(a.in[i], epoch, a.abort, a.deadline_ns, &v);
         value[i] = v;
     }
     __syncthreads();
     if (i != 0) return;
+    *a.passed = epoch;
     uint32_t worst = 0;
     for (uint32_t j = 1; j < COMM_MAX; j++)
         if (kind[j] > kind[worst]) worst = j;
     if (kind[worst] <= COMM_ABORTED) return;
     st_relaxed_sys(&a.record->peer, worst);
-    st_relaxed_sys(&a.record->epoch, a.epoch);
+    st_relaxed_sys(&a.record->epoch, epoch);
     st_relaxed_sys(&a.record->value, value[worst]);
     st_relaxed_sys(&a.record->kind, kind[worst]);
     st_relaxed_sys(a.abort, 1);
