@@ -233,15 +233,16 @@ static bool place_check(uintptr_t at, unsigned size, bool write)
     return true;
 }
 
-/* The store that follows is to be lost or mangled. */
-static void undo_note(uintptr_t at, unsigned size)
+/* The store that follows is to be lost or mangled; the load that follows meets a turned bit, until it is turned back. */
+static void undo_note(uintptr_t at, unsigned size, bool load)
 {
     emu_thread *t = emu.cur;
     const int arena = arena_of(at);
-    if (arena >= EMU_DEVICES || arena == t->block->launch->device || size > sizeof t->undo || !emu_peer_fault_hits()) return;
+    if (arena >= EMU_DEVICES || arena == t->block->launch->device || size > sizeof t->undo || !emu_peer_fault_hits(load)) return;
     t->undo_at = reinterpret_cast<void *>(at);
     t->undo_size = size;
     memcpy(t->undo, t->undo_at, size);
+    if (load) *static_cast<uint8_t *>(t->undo_at) ^= 1;
 }
 
 void check_settle(emu_thread *t)
@@ -249,7 +250,7 @@ void check_settle(emu_thread *t)
     if (!t->undo_at) return;
     uint8_t *p = static_cast<uint8_t *>(t->undo_at);
     t->undo_at = nullptr;
-    if (emu.set.peer_fault == CUEMU_PEER_DROP) memcpy(p, t->undo, t->undo_size);
+    if (emu.set.peer_fault == CUEMU_PEER_DROP || emu.set.peer_fault == CUEMU_PEER_LOAD) memcpy(p, t->undo, t->undo_size);
     if (emu.set.peer_fault == CUEMU_PEER_ZERO) memset(p, 0, t->undo_size);
     if (emu.set.peer_fault == CUEMU_PEER_FLIP) p[0] ^= 1;
 }
@@ -268,7 +269,7 @@ static void access_check(uintptr_t at, unsigned size, bool write, bool atomic)
         emu_fail(cudaErrorLaunchFailure, "race: %s of %u bytes at 0x%llx (%s) is in no order with the access by %s",
                  kind, size, (unsigned long long)at, emu_describe(at, t->block->launch->device).c_str(), who(s).c_str());
     if (write) written_set(at, size, true);
-    if (write && !atomic && emu.set.peer_fault != CUEMU_PEER_OK) undo_note(at, size);
+    if (!atomic && emu.set.peer_fault != CUEMU_PEER_OK) undo_note(at, size, !write);
 }
 
 void check_access(const void *p, unsigned size, bool write, bool atomic) { access_check((uintptr_t)p, size, write, atomic); }

@@ -13,7 +13,8 @@
  *   CUEMU_FAIL_COPY=n      the n-th asynchronous copy is refused
  *   CUEMU_PEER_FAULT=drop|zero|flip[:n]  writes of one device to another's memory are lost, arrive as zeros, or with one bit
  *                          turned: the n-th only, or all of them. Copies between devices, atomics, st_* and, in the
- *                          checked build, plain stores of kernels.
+ *                          checked build, plain stores of kernels. =load[:n]: what plain loads of kernels bring from another
+ *                          device has one bit turned (checked build).
  *   CUEMU_DELAY=dev:ns     every kernel of the device starts ns of virtual time late
  *   CUEMU_WATCHDOG=s       seconds of real time that one thread may run without waiting for anything (default 20; 0: off)
  *   CUEMU_QUIET=1          reports are not printed
@@ -30,7 +31,7 @@
 extern "C" {
 #endif
 
-typedef enum { CUEMU_PEER_OK, CUEMU_PEER_DROP, CUEMU_PEER_ZERO, CUEMU_PEER_FLIP } cuemu_peer_fault;
+typedef enum { CUEMU_PEER_OK, CUEMU_PEER_DROP, CUEMU_PEER_ZERO, CUEMU_PEER_FLIP, CUEMU_PEER_LOAD } cuemu_peer_fault;
 
 /* Frees everything, forgets errors and reports, and starts anew with the settings of the environment and this seed. */
 void cuemu_reset(uint64_t seed);
@@ -48,7 +49,7 @@ void cuemu_set_queue(unsigned n);
 void cuemu_set_fail_copy(unsigned n);
 bool cuemu_copy_failed(void);            /* none is left to fail */
 void cuemu_set_peer_fault(cuemu_peer_fault kind, unsigned n); /* the n-th from now; 0: all */
-bool cuemu_peer_fault_was(void);         /* the n-th write has been */
+bool cuemu_peer_fault_was(void);         /* the n-th write, or load, has been */
 void cuemu_set_delay(int device, uint64_t ns);
 void cuemu_set_watchdog(int seconds);
 void cuemu_set_quiet(bool quiet);

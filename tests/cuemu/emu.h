@@ -97,7 +97,7 @@ struct emu_thread {
     uint16_t sub, warp_sub, fence_epoch, fence_sub;
     bool fenced;
     std::shared_ptr<check_know> know, pending, acquired;
-    /* a plain store to a peer that a fault takes back */
+    /* a plain store to a peer that a fault takes back, or the turned bit of a load */
     void *undo_at;
     unsigned undo_size;
     uint8_t undo[16];
@@ -243,7 +243,7 @@ void emu_report(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* 
 std::string emu_where(const emu_thread *t);
 /* A report about the running thread; ends its launch and does not come back. */
 void emu_fail(cudaError_t code, const char *fmt, ...) __attribute__((format(printf, 2, 3), noreturn));
-bool emu_peer_fault_hits(void);    /* counts one peer write */
+bool emu_peer_fault_hits(bool load); /* counts one peer write, or load */
 
 /* fiber.cc */
 /* Whether the caller is a CUDA thread. emu.cur says so of the OS thread that drives alone: others may be in host code of a .cu file. */
@@ -318,6 +318,6 @@ void check_op_done(emu_op *op);
 void check_host_wait(const emu_op *op);
 void check_node(emu_op *node);     /* of a graph that starts */
 void check_cp(const emu_cp *c, bool issue);
-void check_settle(emu_thread *t);  /* takes back a store that a peer fault hits */
+void check_settle(emu_thread *t);  /* takes back a store that a peer fault hits, and what a load met */
 
 #endif

@@ -248,6 +248,20 @@ cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags)
     (void)flags;
     return *device = host, cudaSuccess;
 }
+/* Who frees pinned memory has to wait for the copies from and to it; that the real call happens to wait for them is said nowhere. */
+static void copies_are_done(const emu_alloc *a)
+{
+    for (const CUstream_st *s : emu.streams)
+        for (const emu_op_ref &op : s->queue) {
+            if (op->done || (op->kind != OP_COPY && op->kind != OP_FILL) || !op->rows) continue;
+            const uintptr_t d = (uintptr_t)op->dst, from = (uintptr_t)op->src, end = a->at + a->size;
+            const bool reads = op->kind == OP_COPY && from < end && from + (op->rows - 1) * op->src_stride + op->width > a->at;
+            const bool writes = d < end && d + (op->rows - 1) * op->dst_stride + op->width > a->at;
+            if (reads || writes)
+                emu_report("pinned memory of %zu bytes is freed while a copy of device %d still %s it", a->size, op->device, reads ? "reads" : "writes");
+        }
+}
+
 /* Frees even on a device that failed; waits for its work, and of pinned memory for that of all devices, and keeps other threads out
  * meanwhile, as real ones have been seen to do. */
 static cudaError_t release(int arena, void *p)
@@ -256,6 +270,7 @@ static cudaError_t release(int arena, void *p)
     if (!p) return cudaSuccess;
     const emu_alloc *a = emu_find((uintptr_t)p);
     int device = a && a->arena < EMU_DEVICES ? a->arena : -1;
+    if (a && a->live && a->arena == EMU_PINNED) copies_are_done(a);
     emu_drive(device_is_idle, &device);
     const cudaError_t e = emu_release(arena, p);
     return give(e == cudaSuccess && device >= 0 ? emu.device[device].sticky : e);

@@ -102,7 +102,7 @@ static void row_copy(const emu_op *op, char *dst, const char *src)
 {
     const int to = arena_of((uintptr_t)dst), from = arena_of((uintptr_t)src);
     const bool peers = to >= 0 && to < EMU_DEVICES && from >= 0 && from < EMU_DEVICES && to != from;
-    const cuemu_peer_fault fault = peers && emu_peer_fault_hits() ? emu.set.peer_fault : CUEMU_PEER_OK;
+    const cuemu_peer_fault fault = peers && emu_peer_fault_hits(false) ? emu.set.peer_fault : CUEMU_PEER_OK;
     if (fault == CUEMU_PEER_DROP) return;
     memmove(emu_alias(dst), emu_alias(src), op->width);
     if (fault == CUEMU_PEER_ZERO) memset(emu_alias(dst), 0, op->width);

@@ -46,6 +46,7 @@ static void settings_read(void)
         s->peer_fault = !strncmp(f, "drop", 4)   ? CUEMU_PEER_DROP
                         : !strncmp(f, "zero", 4) ? CUEMU_PEER_ZERO
                         : !strncmp(f, "flip", 4) ? CUEMU_PEER_FLIP
+                        : !strncmp(f, "load", 4) ? CUEMU_PEER_LOAD
                                                  : CUEMU_PEER_OK;
         s->peer_fault_n = colon ? (unsigned)strtoul(colon + 1, nullptr, 0) : 0;
     }
@@ -126,9 +127,9 @@ uint64_t cuemu_switches(void) { return emu.switches; }
 size_t cuemu_live_bytes(void) { return emu_live_bytes(); }
 
 bool cuemu_peer_fault_was(void) { return emu.set.peer_fault_n > ~0u / 2; }
-bool emu_peer_fault_hits(void)
+bool emu_peer_fault_hits(bool load)
 {
-    if (emu.set.peer_fault == CUEMU_PEER_OK) return false;
+    if (emu.set.peer_fault == CUEMU_PEER_OK || (emu.set.peer_fault == CUEMU_PEER_LOAD) != load) return false;
     if (emu.set.peer_fault_n == 0) return true;
     if (--emu.set.peer_fault_n > 0) return false;
     emu.set.peer_fault_n = ~0u; /* it was this one only */

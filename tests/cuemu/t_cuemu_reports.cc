@@ -282,11 +282,20 @@ SEEDED(calls_that_are_wrong)
     CU(cudaSetDevice(0));
     CHECK(cudaFree(p + 1) == cudaErrorInvalidValue);
     CHECK(cuemu_report_count() == 5);
+    for (int way = 0; way < 4; way++) { /* pinned memory that a copy reads or writes, or has read or written */
+        void *pinned;
+        CU(cudaMallocHost(&pinned, 16));
+        memset(pinned, 0, 16);
+        CU(cudaMemcpyAsync(way & 1 ? pinned : p, way & 1 ? p : pinned, 16, cudaMemcpyDefault, stream));
+        if (way & 2) CU(cudaStreamSynchronize(stream));
+        CU(cudaFreeHost(pinned));
+    }
+    CHECK(cuemu_report_count() == 7);
     CU(cudaFree(p));
     CHECK(cudaFree(p) == cudaErrorInvalidValue);
     CU(cudaMemcpyAsync(device_new<float>(3), h, sizeof h, cudaMemcpyDefault, stream)); /* one byte too many and more */
     CHECK(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress);
-    CHECK(cuemu_report_count() == 7);
+    CHECK(cuemu_report_count() == 9);
     CU(cudaDeviceReset());
     CU(cudaStreamDestroy(stream));
 }
@@ -336,6 +345,29 @@ SEEDED(peer_writes_are_mangled)
     expect_clean();
 }
 
+__global__ void k_load(uint32_t *p, const uint32_t *from) { p[threadIdx.x] = from[threadIdx.x]; }
+SEEDED(peer_loads_are_mangled)
+{
+    for (unsigned n = 0; n < 2; n++) { /* all loads, the first one */
+        uint32_t h[32], *x = device_new<uint32_t>(32), *y;
+        CU(cudaSetDevice(1));
+        y = device_new<uint32_t>(32);
+        CU(cudaMemset(y, 0xee, 128));
+        CU(cudaSetDevice(0));
+        cudaDeviceEnablePeerAccess(1, 0), cudaGetLastError();
+        for (int again = 0; again < 2; again++) { /* what is there stays right */
+            cuemu_set_peer_fault(again ? CUEMU_PEER_OK : CUEMU_PEER_LOAD, n);
+            CU(LAUNCH(k_load, dim3(1), dim3(32), 0, stream, x, y));
+            CU(cudaMemcpyAsync(h, x, 128, cudaMemcpyDefault, stream));
+            CU(cudaStreamSynchronize(stream));
+            unsigned right = 0, turned = 0;
+            for (uint32_t v : h) right += v == 0xeeeeeeee, turned += v == 0xeeeeeeef;
+            CHECK(right + turned == 32 && turned == (again || !cuemu_checked() ? 0u : n ? 1u : 32u));
+        }
+    }
+    expect_clean();
+}
+
 /* A device that comes late is waited for in virtual time, and runs out of a deadline that is shorter. */
 __global__ void k_signal(uint32_t *p) { if (threadIdx.x == 0) st_release_sys(p, 1); }
 __global__ void k_await(uint32_t *p, uint64_t deadline, uint32_t *late)
@@ -377,7 +409,8 @@ int main(void)
         cmocka_unit_test(dynamic_shared_memory_is_short), cmocka_unit_test(static_shared_memory_is_short),
         cmocka_unit_test(stack_overflow), cmocka_unit_test(divergence), cmocka_unit_test(hang), cmocka_unit_test(deadlock),
         cmocka_unit_test(wgmma_of_what_it_can_not_see), cmocka_unit_test(watchdog), cmocka_unit_test(read_before_the_copy_lands), cmocka_unit_test(calls_that_are_wrong),
-        cmocka_unit_test(allocations_fail), cmocka_unit_test(peer_writes_are_mangled), cmocka_unit_test(late_device),
+        cmocka_unit_test(allocations_fail), cmocka_unit_test(peer_writes_are_mangled),
+        cmocka_unit_test(peer_loads_are_mangled), cmocka_unit_test(late_device),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -264,7 +264,7 @@ static void store(void *p, const void *v, unsigned size)
     const int arena = arena_of((uintptr_t)p);
     uint8_t bytes[8];
     memcpy(bytes, v, size);
-    if (arena >= 0 && arena < EMU_DEVICES && arena != emu.cur->block->launch->device && emu_peer_fault_hits()) {
+    if (arena >= 0 && arena < EMU_DEVICES && arena != emu.cur->block->launch->device && emu_peer_fault_hits(false)) {
         if (emu.set.peer_fault == CUEMU_PEER_DROP) return;
         if (emu.set.peer_fault == CUEMU_PEER_ZERO) memset(bytes, 0, size);
         if (emu.set.peer_fault == CUEMU_PEER_FLIP) bytes[0] ^= 1;
