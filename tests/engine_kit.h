@@ -63,18 +63,23 @@ static inline tess_status add_seq(tess_ctx *c, int n, int salt, tess_seq *s, tes
     return st < 0 ? st : tess_seq_append(c, *s, ids, (size_t)n, e);
 }
 
-/* Steps until nothing is left; what seq drew goes to r. */
-static inline tess_status drain(tess_ctx *c, tess_seq seq, result *r, tess_error *e)
+/* What seq drew goes to r. */
+static inline tess_status one_step(tess_ctx *c, tess_seq seq, result *r, tess_error *e)
 {
     tess_event ev[16];
-    for (;;) {
-        size_t n;
-        tess_status st = tess_step(c, ev, 16, &n, e);
-        if (st < 0) return st;
-        for (size_t i = 0; i < n; i++)
-            if (ev[i].seq == seq && ev[i].kind == TESS_EV_TOKEN && r->n < STEPS) r->ids[r->n++] = ev[i].token;
-        if (st == TESS_IDLE) break;
-    }
+    size_t n;
+    const tess_status st = tess_step(c, ev, 16, &n, e);
+    for (size_t i = 0; st >= 0 && i < n; i++)
+        if (ev[i].seq == seq && ev[i].kind == TESS_EV_TOKEN && r->n < STEPS) r->ids[r->n++] = ev[i].token;
+    return st;
+}
+
+/* Steps until nothing is left. */
+static inline tess_status drain(tess_ctx *c, tess_seq seq, result *r, tess_error *e)
+{
+    tess_status st;
+    while ((st = one_step(c, seq, r, e)) == TESS_OK) continue;
+    if (st < 0) return st;
     const float *logits = tess_seq_logits(c, seq, NULL);
     assert_non_null(logits);
     memcpy(r->last, logits, sizeof r->last);

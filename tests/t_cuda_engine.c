@@ -1,6 +1,7 @@
 /*
  * t_cuda_engine.c - models on virtual devices (tests/cuemu): equal bits on any devices, near the CPU, for sequences in company, forked and
- * preempted; every allocation and every launch failing once; devices that lose, zero or change what others write; a device that is late.
+ * preempted; every allocation and every launch failing once; devices that lose, zero or change what others write; a device that is late,
+ * or lost; steps that are cancelled.
  * After every fault the handle goes on or can be closed, and nothing is left in device memory.
  */
 #include <pthread.h>
@@ -183,10 +184,11 @@ static void experts(arch *a)
     memset(a->layer_moe, 1, a->n_layers);
 }
 
-/* Sequences of several lengths one after another, then the first two of them in company. */
+/* Sequences of several lengths one after another, then the last two in company in a new context. */
 enum { ONE_BY_ONE = 3, KIND_RUNS = ONE_BY_ONE + 2 };
 static void runs_of_kind(const char *file, const char *devices, result r[KIND_RUNS])
 {
+    static const int n_prompt[ONE_BY_ONE] = {20, 27, 34};
     tess_model *m;
     tess_ctx *c = NULL;
     tess_seq s, t;
@@ -195,12 +197,15 @@ static void runs_of_kind(const char *file, const char *devices, result r[KIND_RU
     tess_status st = open_on(file, devices, NULL, &m, &e);
     if (st >= 0) st = open_ctx(m, 2, 64, 0, &c, &e);
     for (int i = 0; st >= 0 && i < ONE_BY_ONE; i++) {
-        st = add_seq(c, 20 + 7 * i, 1, &s, &e);
+        st = add_seq(c, n_prompt[i], 1, &s, &e);
         if (st >= 0) st = drain(c, s, &r[i], &e);
         if (st >= 0) tess_seq_close(c, s);
     }
-    if (st >= 0) st = add_seq(c, 20, 1, &s, &e);
-    if (st >= 0) st = add_seq(c, 27, 1, &t, &e);
+    tess_ctx_close(c);
+    c = NULL;
+    if (st >= 0) st = open_ctx(m, 2, 64, 0, &c, &e);
+    if (st >= 0) st = add_seq(c, n_prompt[1], 1, &s, &e);
+    if (st >= 0) st = add_seq(c, n_prompt[2], 1, &t, &e);
     if (st >= 0) st = drain(c, s, &r[ONE_BY_ONE], &e);
     if (st >= 0) st = drain(c, t, &r[ONE_BY_ONE + 1], &e); /* nothing is left to do: its last logits */
     if (st < 0) fail_msg("%s: %s", devices, e.text);
@@ -236,7 +241,7 @@ static void kinds_of_models(void **state)
             assert_memory_equal(one[i].ids, many[i].ids, sizeof one[i].ids);
             distance_add(&d, cpu[i].last, one[i].last, VOCAB);
         }
-        for (int i = 0; i < 2; i++) assert_memory_equal(one[i].last, one[ONE_BY_ONE + i].last, sizeof one[i].last);
+        for (int i = 0; i < 2; i++) assert_memory_equal(one[i + 1].last, one[ONE_BY_ONE + i].last, sizeof one[i].last);
         if (!(distance_of(&d) <= NEAR)) fail_msg("kind %u: %g", k, distance_of(&d));
         unlink(file);
     }
@@ -244,8 +249,8 @@ static void kinds_of_models(void **state)
 
 /* ---- launches ---- */
 
-/* Launches of a step of one row of a llama of q8, after some others. */
-static uint64_t launches_of_a_step(uint32_t layers, const char *devices)
+/* Launches of a step of a llama of q8: of a prompt, or of one row behind it. */
+static uint64_t launches_of_a_step(uint32_t layers, const char *devices, bool prompt)
 {
     char file[280];
     model_kit x;
@@ -261,7 +266,7 @@ static uint64_t launches_of_a_step(uint32_t layers, const char *devices)
     snprintf(file, sizeof file, "%s.%u", path[0], layers);
     if (!model_kit_write(&x, file, &e) || open_on(file, devices, NULL, &m, &e) < 0 || open_ctx(m, 1, 32, 0, &c, &e) < 0) fail_msg("%s", e.text);
     unlink(file);
-    if (add_seq(c, 20, 1, &s, &e) < 0 || tess_step(c, ev, 16, &n, &e) < 0) fail_msg("%s", e.text);
+    if (add_seq(c, 20, 1, &s, &e) < 0 || (!prompt && tess_step(c, ev, 16, &n, &e) < 0)) fail_msg("%s", e.text);
     uint64_t before = cuemu_launches();
     assert_int_equal(tess_step(c, ev, 16, &n, &e), TESS_OK);
     uint64_t launches = cuemu_launches() - before;
@@ -272,13 +277,15 @@ static uint64_t launches_of_a_step(uint32_t layers, const char *devices)
 
 /* q k v with rope and pages; attention with its groups; o with the residual, norm and groups; gate and up with the activation and its
  * groups; down with the residual, norm and groups. Several ranks have sums, norms and groups in launches of their own, behind barriers. Each alone
- * they were 20. */
+ * they were 20. Of a prompt the groups of attention have one of their own, and on one device what follows o and down. */
 static void launches_of_a_layer(void **state)
 {
     (void)state;
     cuemu_reset(1);
-    assert_int_equal(launches_of_a_step(4, "cuda:0") - launches_of_a_step(2, "cuda:0"), 2 * 5);
-    assert_int_equal(launches_of_a_step(4, "cuda:0,0") - launches_of_a_step(2, "cuda:0,0"), 2 * 2 * 7);
+    assert_int_equal(launches_of_a_step(4, "cuda:0", false) - launches_of_a_step(2, "cuda:0", false), 2 * 5);
+    assert_int_equal(launches_of_a_step(4, "cuda:0,0", false) - launches_of_a_step(2, "cuda:0,0", false), 2 * 2 * 7);
+    assert_int_equal(launches_of_a_step(4, "cuda:0", true) - launches_of_a_step(2, "cuda:0", true), 2 * 8);
+    assert_int_equal(launches_of_a_step(4, "cuda:0,0", true) - launches_of_a_step(2, "cuda:0,0", true), 2 * 2 * 8);
     no_reports();
 }
 
@@ -407,6 +414,55 @@ static void every_launch_fails_once(void **state)
     fail_msg("launches never end");
 }
 
+/* Steps in which a sequence decodes and another one's prompt comes: attention has a launch for each, and groups behind them. Whatever
+ * launch fails, the step says so, and is right when it is tried again. */
+static void every_launch_of_mixed_steps_fails_once(void **state)
+{
+    (void)state;
+    char file[300];
+    model_kit x;
+    tess_model *m;
+    tess_ctx *c;
+    tess_seq s[2];
+    tess_error e;
+    tess_event ev[4];
+    size_t k;
+    float right[VOCAB];
+    uint64_t launches = 0;
+    model_kit_init(&x);
+    x.a.n_layers = 1;
+    x.dtype = DT_Q8;
+    snprintf(file, sizeof file, "%s.mixed", path[0]);
+    cuemu_reset(1);
+    if (!model_kit_write(&x, file, &e) || open_on(file, "cuda:0", NULL, &m, &e) < 0 || open_ctx(m, 2, 64, 0, &c, &e) < 0) fail_msg("%s", e.text);
+    unlink(file);
+    for (unsigned n = 0; n <= launches; n += n && cuemu_checked() ? 5 : 1) { /* 0: none fails */
+        static const int32_t ids[] = {5, 6, 7};
+        tess_seq_params p;
+        tess_seq_params_init(&p);
+        p.max_new = 0;
+        for (int i = n ? 1 : 0; i < 2; i++) {
+            if (tess_seq_open(c, &p, &s[i], &e) < 0 || tess_seq_append(c, s[i], ids, ARRAY_LEN(ids), &e) < 0) fail_msg("%s", e.text);
+            if (i == 0 && tess_step(c, ev, 4, &k, &e) < 0) fail_msg("%s", e.text);
+        }
+        if (tess_seq_append(c, s[0], ids, 1, &e) < 0) fail_msg("%s", e.text);
+        const uint64_t was = cuemu_launches();
+        cuemu_set_loose(true);
+        cuemu_set_fail_launch(n);
+        assert_int_equal(tess_step(c, ev, 4, &k, &e), n ? TESS_E_DEVICE : TESS_OK);
+        cuemu_set_loose(false);
+        if (n == 0) launches = cuemu_launches() - was;
+        if (n && tess_step(c, ev, 4, &k, &e) < 0) fail_msg("%s", e.text);
+        if (n == 0) memcpy(right, tess_seq_logits(c, s[1], NULL), sizeof right);
+        assert_memory_equal(tess_seq_logits(c, s[1], NULL), right, sizeof right);
+        tess_seq_close(c, s[1]);
+    }
+    assert_true(launches > 8);
+    tess_ctx_close(c);
+    tess_model_close(m);
+    no_reports();
+}
+
 /* Peers whose writes, or what is read of them, do not arrive as they should are found out when the model is opened; the result is right all the same. */
 static void bad_peers_are_found(void **state)
 {
@@ -507,6 +563,43 @@ static void late_device_is_named(void **state)
     }
 }
 
+/* A device that is lost in a step: the context says that it can only be closed, and gives no device work any more. */
+static void lost_device_is_said(void **state)
+{
+    (void)state;
+    static const char *const lists[] = {"cuda:0", "cuda:0,1"};
+    for (unsigned i = 0; i < ARRAY_LEN(lists); i++) {
+        tess_model *m;
+        tess_ctx *c = NULL;
+        tess_seq s;
+        tess_error e;
+        result r = {.n = 0};
+        void *stream, *little;
+        cuemu_reset(i + 1);
+        tess_status st = open_on(path[1], lists[i], NULL, &m, &e);
+        if (st >= 0) st = open_ctx(m, 1, 7, 0, &c, &e);
+        if (st >= 0) st = add_seq(c, 20, 1, &s, &e);
+        if (st < 0) fail_msg("%s", e.text);
+        assert_int_equal(device_select(i) | device_stream_open(&stream) | device_alloc(&little, 16), 0);
+        assert_int_equal(device_fill(little, 0, 17, stream), 0); /* found when it runs, in the step */
+        cuemu_set_loose(true);
+        assert_int_equal(one_step(c, s, &r, &e), TESS_E_BROKEN);
+        cuemu_set_loose(false);
+        assert_non_null(strstr(e.text, "can only be closed"));
+        const uint64_t launches = cuemu_launches();
+        assert_int_equal(one_step(c, s, &r, &e), TESS_E_BROKEN);
+        assert_non_null(strstr(e.text, "a device was lost")); /* it is not asked again */
+        assert_int_equal(cuemu_launches(), launches);
+        tess_ctx_close(c);
+        tess_model_close(m);
+        device_free(little);
+        device_stream_close(stream);
+        assert_int_equal(cuemu_report_count(), 1);
+        assert_int_equal(cuemu_live_bytes(), 0);
+        cuemu_reset(1);
+    }
+}
+
 /* Who waits for a flag when the others give up ends at once and reports nothing. Seeds: some ranks wait already when they do. */
 static void ends_when_told(void **state)
 {
@@ -548,42 +641,58 @@ static void give_back(void *user, void *p, size_t size)
     free(p);
 }
 
-/* A step that is cancelled when it has begun ends at its next barrier, not at its end. */
-static void stops_at_a_barrier(void **state)
+/* Step n is cancelled when it has begun; gives how many launches it had all the same, and the one before it. Nothing runs on behind it. */
+static void cancel_step(const char *devices, unsigned n, uint64_t *had, uint64_t *before)
 {
-    (void)state;
     tess_model *m;
     tess_ctx *c = NULL;
     tess_seq s;
     tess_error e;
-    tess_event ev[4];
     tess_host host;
     tess_model_params p;
     hook h = {NULL};
     result r = {.n = 0};
-    size_t n;
+    uint64_t was = 0;
     tess_host_init(&host);
     host.user = &h, host.alloc = take, host.release = give_back;
     tess_model_params_init(&p);
-    p.devices = "cuda:0,1", p.n_threads = 1, p.host = &host;
+    p.devices = devices, p.n_threads = 1, p.host = &host;
     cuemu_reset(1);
     tess_status st = tess_model_open(path[1], &p, &m, &e);
     if (st >= 0) st = open_ctx(m, 1, 7, 0, &c, &e);
     if (st >= 0) st = add_seq(c, 20, 1, &s, &e);
-    uint64_t all = cuemu_launches();
-    if (st >= 0) st = tess_step(c, ev, 4, &n, &e);
+    for (unsigned i = 1; st >= 0 && i < n; i++) was = cuemu_launches(), st = one_step(c, s, &r, &e);
     if (st < 0) fail_msg("%s", e.text);
-    uint64_t some = cuemu_launches();
-    all = some - all;
+    const uint64_t launches = cuemu_launches(), waits = cuemu_waits();
     h.cancel = c;
-    assert_int_equal(tess_step(c, ev, 4, &n, &e), TESS_E_CANCELLED);
-    some = cuemu_launches() - some;
-    if (some == 0 || 2 * some >= all) fail_msg("%u of %u launches", (unsigned)some, (unsigned)all);
+    assert_int_equal(one_step(c, s, &r, &e), TESS_E_CANCELLED);
+    assert_true(cuemu_waits() > waits);
+    *before = launches - was, *had = cuemu_launches() - launches;
     if (drain(c, s, &r, &e) < 0) fail_msg("%s", e.text);
     equal(&want[1], &r);
     tess_ctx_close(c);
     tess_model_close(m);
     no_reports();
+}
+
+/* At the next barrier, not at the end of the step. */
+static void stops_at_a_barrier(void **state)
+{
+    (void)state;
+    uint64_t some, all;
+    cancel_step("cuda:0,1", 2, &some, &all);
+    if (some == 0 || 2 * some >= all) fail_msg("%u of %u launches", (unsigned)some, (unsigned)all);
+}
+
+/* Three steps bring the prompt, the fourth is launched, the fifth recorded and given, the sixth given. */
+static void stops_before_a_graph(void **state)
+{
+    (void)state;
+    uint64_t some, all, none;
+    cancel_step("cuda:0", 5, &some, &all);
+    assert_true(some < all);
+    cancel_step("cuda:0", 6, &none, &all);
+    assert_int_equal(none, 0);
 }
 
 int main(void)
@@ -599,10 +708,13 @@ int main(void)
         cmocka_unit_test(says_what_is_missing),
         cmocka_unit_test(every_allocation_fails_once),
         cmocka_unit_test(every_launch_fails_once),
+        cmocka_unit_test(every_launch_of_mixed_steps_fails_once),
         cmocka_unit_test(bad_peers_are_found),
         cmocka_unit_test(bad_flags_are_noticed),
         cmocka_unit_test(late_device_is_named),
+        cmocka_unit_test(lost_device_is_said),
         cmocka_unit_test(stops_at_a_barrier),
+        cmocka_unit_test(stops_before_a_graph),
         cmocka_unit_test(ends_when_told),
     };
     return cmocka_run_group_tests(tests, open_files, remove_files);

@@ -8,8 +8,8 @@ static void route_case(uint32_t kind, uint32_t n, uint32_t groups, uint32_t toke
     size_t xs = n + rnd(3), is = used + rnd(3), ws = used + rnd(3), total = is * tokens, weights = ws * tokens;
     float *x = reals(xs * tokens), *correction = reals(n), *w[2] = {guarded(weights), guarded(weights)},
           *ids[2] = {guarded(total), guarded(total)};
-    for (size_t i = 0; hard && i < xs * tokens; i++) /* equal ones, and what cannot be compared */
-        x[i] = rnd(hard == 2 ? 3 : 40) ? (float)rnd(3) : rnd(3) ? NAN : rnd(2) ? INFINITY : -0.0f;
+    for (size_t i = 0; hard && i < xs * tokens; i++) /* equal ones, and what cannot be compared; or sigmoids that are nearly nothing together */
+        x[i] = hard == 3 ? -40.0f - (float)rnd(20) : rnd(hard == 2 ? 3 : 40) ? (float)rnd(3) : rnd(3) ? NAN : rnd(2) ? INFINITY : -0.0f;
     op_route_args a = {.kind = kind,
                        .n_experts = n,
                        .n_used = used,
@@ -47,6 +47,7 @@ static void route_is_equal(void **state)
         uint32_t groups = rnd(2) ? 1 : between(2, 8);
         route_case(i % 3, groups * between(1, 20), groups, between(1, 9), i % 5 == 0 ? 1 + rnd(2) : 0);
     }
+    for (uint32_t i = 0; i < 8; i++) route_case(ROUTER_SIGMOID, 16, 1, 5, 3);
     route_case(ROUTER_SIGMOID, 1024, 8, 3, 0);
     route_case(ROUTER_SOFTMAX, 1024, 1, 3, 1);
     route_case(ROUTER_CHOSEN, 65, 1, 3, 0);

@@ -241,6 +241,11 @@ static void no_more_memory_than_said(void **state)
     if (run_stream(0, "cuda:0", NULL, TESS_STREAM_ON, 7, &r, &e) < 0) fail_msg("%s", e.text);
     equal(&want[0], &r);
     no_reports();
+    measure("cuda:0,0", TESS_STREAM_OFF, &all, &weights[0], &whole[0]); /* what two ranks of a device take of it together */
+    cuemu_set_memory((size_t)weights[0] - 1);
+    assert_int_equal(run_stream(0, "cuda:0,0", NULL, TESS_STREAM_OFF, 7, &r, &e), TESS_E_NOMEM);
+    assert_non_null(strstr(e.text, "stream the layers"));
+    no_reports();
 }
 
 /* Memory that was free when it was looked at and then is not: the layers are streamed, unless that was forbidden. */
