@@ -82,7 +82,7 @@ static void run_linear(const exec *x, rank_state *k, const prog_instr *c, uint32
     const bool gemm = exec_gemm(x, k, c), some = l->w.n_leaves && rows.lo < rows.hi;
     if (some && gemm) gemm_run(x, k, c, &a);
     else if (some) RUN(linear, a);
-    k->gemm_last = some && gemm ? c : NULL;
+    if (x->gemm) k->gemm_last = some && gemm ? c : NULL; /* on a device: of one thread alone */
 }
 
 static void run_quant(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n)
