@@ -417,7 +417,7 @@ void exec_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, u
 /* All threads see the same answer: thread 0 leaves it before a common barrier. */
 static bool stop_here(exec *x, uint32_t thread, uint32_t turn)
 {
-    if (thread == 0) x->stop[turn] = x->cancel && __atomic_load_n(x->cancel, __ATOMIC_RELAXED);
+    if (thread == 0) x->stop[turn] = exec_cancelled(x);
     pool_barrier(x->threads, thread);
     if (x->stop[turn] && thread == 0) x->stopped = true;
     return x->stop[turn];

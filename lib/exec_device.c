@@ -3,7 +3,7 @@
  *
  * Every device has a thread of the context's pool, the caller's being that of the first one, which gives the operations of a run to the
  * streams of the device's ranks. From one barrier of all ranks to the next the threads go side by side; having given what waits for the
- * others they wait for each other (all_go_on) and give nothing more before all have. So whatever a kernel waits for was given before anything
+ * others they wait for each other (device_agree) and give nothing more before all have. So whatever a kernel waits for was given before anything
  * that stands behind it in a stream: a stream that takes no more until its kernels get on - drivers let about a thousand
  * launches wait - holds up its thread, even one that keeps others out of the driver meanwhile, and never for good. There too a
  * failure or a cancelled run is told to all threads, and they end at the same barrier. With one device there is no thread and
@@ -161,7 +161,7 @@ tess_status device_open(exec *x, tess_error *err)
     if (!code) code = device_host_alloc(&p, (size_t)logits), x->logits = code ? NULL : p;
     if (code) return device_no_memory(x, 0, "pinned memory", embed + logits, code, err);
     TRY(plan_outboxes(x, err));
-    sums_open(x, d->out_off != NULL);
+    sums_open(x);
     return TESS_OK;
 }
 
@@ -440,7 +440,7 @@ static bool give_barrier(exec *x, uint32_t leader)
     if (well) well = (x->rank[leader].code = comm_barrier(x->comm, leader)) == 0;
     for RANKS_ON(x, leader, r) x->device->rank[r].turn++;
     if (leader != 0) return well;
-    x->stopped = x->cancel && __atomic_load_n(x->cancel, __ATOMIC_RELAXED);
+    x->stopped = exec_cancelled(x);
     return well && !x->stopped;
 }
 

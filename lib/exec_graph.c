@@ -28,15 +28,20 @@ uint32_t exec_positions_bound(const exec_batch *b)
     return n;
 }
 
-static void drop(step_graph *g)
+static void close_graphs(step_graph *g)
 {
-    for (uint32_t r = 0; r < MAX_RANKS; r++) device_graph_close(g->graph[r]);
-    *g = (step_graph){0};
+    for (uint32_t r = 0; r < MAX_RANKS; r++) {
+        device_graph_close(g->graph[r]);
+        g->graph[r] = NULL;
+    }
 }
 
 void graphs_end(exec *x)
 {
-    for (uint32_t i = 0; i < STEP_GRAPHS; i++) drop(&x->graphs[i]);
+    for (uint32_t i = 0; i < STEP_GRAPHS; i++) {
+        close_graphs(&x->graphs[i]);
+        x->graphs[i] = (step_graph){0};
+    }
 }
 
 /* Its place among the graphs; NULL: this shape is new, or not one for graphs. */
@@ -53,7 +58,7 @@ static step_graph *graph_of(exec *x)
         if (g->n_rows == b->n_rows && g->positions == x->positions && g->rope_key == b->rope_key[0]) return g->used = x->step, g;
         if (g->used < oldest->used) oldest = g;
     }
-    drop(oldest);
+    close_graphs(oldest);
     *oldest = (step_graph){.n_rows = b->n_rows, .positions = x->positions, .rope_key = b->rope_key[0], .used = x->step};
     return NULL;
 }
@@ -62,7 +67,7 @@ void graph_begin(exec *x)
 {
     step_graph *g = graph_of(x);
     x->graph = g && !g->refused ? g : NULL;
-    if (x->graph) x->stopped = x->cancel && __atomic_load_n(x->cancel, __ATOMIC_RELAXED);
+    if (x->graph) x->stopped = exec_cancelled(x);
 }
 
 void graph_end(exec *x)
@@ -70,9 +75,8 @@ void graph_end(exec *x)
     step_graph *g = x->graph;
     x->graph = NULL;
     if (!g || g->recorded) return;
-    const step_graph was = *g;
-    drop(g);
-    *g = (step_graph){.n_rows = was.n_rows, .positions = was.positions, .rope_key = was.rope_key, .used = was.used, .refused = !x->stopped};
+    close_graphs(g);
+    g->refused = !x->stopped;
 }
 
 /* All of the body, or nothing, as it can not be cancelled half-way; whether all threads have theirs. A graph that is not wanted is closed when

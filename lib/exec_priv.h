@@ -139,6 +139,7 @@ static inline bool exec_gemm(const exec *x, const rank_state *k, const prog_inst
     if (!x->gemm || c->weight == WT_NONE || c->weight == WT_ROUTER || c->weight == WT_SH_SWITCH) return false;
     return x->n_rows >= op_cuda_gemm_from(exec_linear(x, k, c)->w.dtype);
 }
+static inline bool exec_cancelled(const exec *x) { return x->cancel && __atomic_load_n(x->cancel, __ATOMIC_RELAXED); }
 /* Arguments of the sum c on this rank, all columns; parts: [MAX_LEAVES], filled. */
 op_reduce_args exec_sum(const exec *x, const rank_state *k, const prog_instr *c, const float **parts);
 void exec_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n);
@@ -168,7 +169,7 @@ tess_status device_no_memory(const exec *x, uint32_t r, const char *what, uint64
 tess_status device_renew(exec *x, uint32_t r, const char *what, float **old, const float *src, uint64_t floats, tess_error *err);
 /* exec_sums.c: sums over ranks in two steps. Whether c is one in this run; a rank's share, before the barrier; all shares beside each
  * other, behind it. open: once the outboxes are planned; reach: memory of rank r for a run of so many rows. */
-void sums_open(exec *x, bool blind);
+void sums_open(exec *x);
 tess_status sums_reach(exec *x, uint32_t r, uint32_t n_rows, tess_error *err);
 bool sums_in_two(const exec *x, const rank_state *k, const prog_instr *c);
 void sums_share(const exec *x, rank_state *k, const prog_instr *c);

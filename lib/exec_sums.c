@@ -21,13 +21,7 @@
 #define TWO_FROM (2u << 20)
 enum { LINE = 128 / sizeof(float) };
 
-void sums_open(exec *x, bool blind)
-{
-    const device_list *d = comm_devices(x->comm);
-    bool link = false;
-    for (uint32_t r = 1; r < d->n; r++) link = link || d->id[r] != d->id[0];
-    x->two_from = link && !blind ? TWO_FROM : UINT64_MAX;
-}
+void sums_open(exec *x) { x->two_from = comm_leaders(x->comm) > 1 && !device_outboxes(x) ? TWO_FROM : UINT64_MAX; }
 
 /* Bytes that a rank reads less in two steps. */
 static uint64_t saved(const exec *x, uint32_t n_rows, uint32_t parts)
