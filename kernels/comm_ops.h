@@ -3,8 +3,9 @@
  *
  * The barrier of devices. Every device has a flag for every other one, a word that the other writes and it polls, in its own memory or,
  * where the other may not write that, in pinned memory of the host. Barriers are counted in memory of the device, so that the same launch, or
- * one in a graph, is another barrier each time. Barrier number `epoch` of a rank: code(epoch) goes to all its flags with release, then its own are polled with acquire until each holds code(epoch), or code(epoch + 1): a peer may be one
- * barrier ahead, never two, as it needs our answer. Before that a flag holds code(epoch - 1). Anything else is damage on the way and
+ * one in a graph, is another barrier each time. Barrier number `epoch` of a rank: code(epoch) goes to all its flags with release, then
+ * its own are polled with acquire until each holds code(epoch), or code(epoch + 1): a peer may be one barrier ahead, never two, as it
+ * needs our answer. Before that a flag holds code(epoch - 1). Anything else is damage on the way and
  * ends the wait like the deadline does: the codes of neighbours differ in many bits, so a word that was lost, zeroed or has a bit
  * wrong is not taken for another barrier. All flags start as code(0) = 0, epochs count from 1.
  *

@@ -356,11 +356,8 @@ static void run_reduce(const exec *x, rank_state *k, const prog_instr *c, uint32
     const float *parts[MAX_LEAVES];
     op_reduce_args a = c == k->shared_sum ? sums_beside(x, k, c, parts) : exec_sum(x, k, c, parts);
     shard_range own = columns_of(x, k, c, a.n);
-    for (uint32_t l = 0; l < a.n_leaves; l++) parts[l] += own.lo;
-    if (a.bias) a.bias += own.lo;
-    if (a.residual) a.residual += own.lo;
+    exec_sum_columns(&a, parts, own.lo, own.hi);
     a.y += own.lo;
-    a.n = own.hi - own.lo;
     if (a.n) RUN(reduce, a);
 }
 

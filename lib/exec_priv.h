@@ -22,7 +22,7 @@ typedef struct {
     uint8_t *const *const *tables[ARCH_MAX_ATTN_KINDS];
     const float *alibi;
     const float *const *kbias_cs[ARCH_MAX_ATTN_KINDS], *const *kbias_lanes[ARCH_MAX_ATTN_KINDS]; /* of each sequence (ops.h) */
-    /* Of a rank on a device (exec_device.c). */
+    /* Of a rank on a device (exec_buffers.c). */
     void *stream;      /* NULL: the rank is a team of CPU threads */
     const op_cuda_table *cuda; /* the model's, but see exec_joint.c */
     int code;          /* first failure of an operation in this run */
@@ -45,7 +45,7 @@ typedef struct {
     uint32_t key, rows[ARCH_MAX_ATTN_KINDS];
     float *inv[ARCH_MAX_ATTN_KINDS], *cs[ARCH_MAX_ATTN_KINDS];
     float *lanes[ARCH_MAX_ATTN_KINDS]; /* of cs, with kbias (kernels/ops.h) */
-    /* of the first copied rows of cs and lanes, in memory of a device (exec_device.c) */
+    /* of the first copied rows of cs and lanes, in memory of a device (exec_buffers.c) */
     float *copy[MAX_RANKS][ARCH_MAX_ATTN_KINDS], *lanes_copy[MAX_RANKS][ARCH_MAX_ATTN_KINDS];
     uint32_t copied[MAX_RANKS][ARCH_MAX_ATTN_KINDS];
 } rope_set;
@@ -142,6 +142,14 @@ static inline bool exec_gemm(const exec *x, const rank_state *k, const prog_inst
 static inline bool exec_cancelled(const exec *x) { return x->cancel && __atomic_load_n(x->cancel, __ATOMIC_RELAXED); }
 /* Arguments of the sum c on this rank, all columns; parts: [MAX_LEAVES], filled. */
 op_reduce_args exec_sum(const exec *x, const rank_state *k, const prog_instr *c, const float **parts);
+/* a of the columns [lo, hi) alone, but for a->y, which is where `lo` comes to. */
+static inline void exec_sum_columns(op_reduce_args *a, const float **parts, uint32_t lo, uint32_t hi)
+{
+    for (uint32_t l = 0; l < a->n_leaves; l++) parts[l] += lo;
+    if (a->bias) a->bias += lo;
+    if (a->residual) a->residual += lo;
+    a->n = hi - lo;
+}
 void exec_instr(const exec *x, rank_state *k, const prog_instr *c, uint32_t t, uint32_t n);
 /* exec_joint.c: c and the c->joined instructions behind it, in one launch of the rank's device. */
 void exec_joint(const exec *x, rank_state *k, const prog_instr *c);
@@ -152,10 +160,14 @@ void graph_give(exec *x, uint32_t leader, bool (*give)(exec *x, uint32_t leader)
 void graph_end(exec *x);
 void graphs_end(exec *x); /* buffers move; nothing runs at this time */
 uint32_t exec_positions_bound(const exec_batch *b);
-/* exec_device.c: the ranks on devices. */
+/* exec_buffers.c: memory of the ranks on devices. */
 tess_status device_open(exec *x, tess_error *err);
 void device_close(exec *x);
 tess_status device_prepare(exec *x, const exec_batch *b, tess_error *err);
+tess_status device_no_memory(const exec *x, uint32_t r, const char *what, uint64_t bytes, int code, tess_error *err);
+/* A larger block of device memory with the contents of src (NULL: none); the old one goes. Nothing runs at this time. */
+tess_status device_renew(exec *x, uint32_t r, const char *what, float **old, const float *src, uint64_t floats, tess_error *err);
+/* exec_device.c: the ranks on devices. */
 tess_status device_body(exec *x, tess_error *err);
 tess_status device_head(exec *x, const uint32_t *rows, tess_error *err);
 tess_status device_head_best(exec *x, const uint32_t *rows, uint32_t k, sampler_best *const *out, tess_error *err);
@@ -164,9 +176,6 @@ float *device_shared(const exec *x, const rank_state *reader, const rank_state *
 void device_embed(const exec *x, rank_state *k, const prog_instr *c);
 bool device_outboxes(const exec *x);                     /* some rank's sums go through memory of the host */
 bool device_agree(exec *x, uint32_t leader, bool well);  /* waits for the threads of the other devices; whether all are well */
-tess_status device_no_memory(const exec *x, uint32_t r, const char *what, uint64_t bytes, int code, tess_error *err);
-/* A larger block of device memory with the contents of src (NULL: none); the old one goes. Nothing runs at this time. */
-tess_status device_renew(exec *x, uint32_t r, const char *what, float **old, const float *src, uint64_t floats, tess_error *err);
 /* exec_sums.c: sums over ranks in two steps. Whether c is one in this run; a rank's share, before the barrier; all shares beside each
  * other, behind it. open: once the outboxes are planned; reach: memory of rank r for a run of so many rows. */
 void sums_open(exec *x);

@@ -107,7 +107,7 @@ static tess_status alibi_reach(exec *x, uint32_t rows, tess_error *err)
     return TESS_OK;
 }
 
-/* The tables of every sequence, for what kbias keeps apart; for devices, put_batch of exec_device.c has them. */
+/* The tables of every sequence, for what kbias keeps apart; for devices, put_batch of exec_buffers.c has them. */
 static tess_status kbias_positions(exec *x, const uint32_t *keys, uint32_t n_seqs, tess_error *err)
 {
     if (!x->kbias.heads || x->comm) return TESS_OK;

@@ -61,10 +61,7 @@ void sums_share(const exec *x, rank_state *k, const prog_instr *c)
     const float *parts[MAX_LEAVES];
     op_reduce_args a = exec_sum(x, k, c, parts);
     const uint32_t cols = share_columns(x), lo = MIN(k->rank * cols, a.n);
-    for (uint32_t l = 0; l < a.n_leaves; l++) parts[l] += lo;
-    if (a.bias) a.bias += lo;
-    if (a.residual) a.residual += lo;
-    a.n = MIN(cols, a.n - lo);
+    exec_sum_columns(&a, parts, lo, MIN(lo + cols, a.n));
     a.y = k->shares;
     a.ys = cols;
     k->code = k->cuda->reduce(&a, k->stream);

@@ -1,7 +1,7 @@
 /*
  * rows.cu - the way of the residual stream between two linear operations in one launch: the sum over leaves (of all ranks, read from
- * peers' memory, or the shares that the ranks have made of it) with the residual, the norm, and its groups of int8. A block is one row: no block reads what another one
- * wrote, and a barrier stands between the three, each of which is computed as it is alone.
+ * peers' memory, or the shares that the ranks have made of it) with the residual, the norm, and its groups of int8. A block is one row:
+ * no block reads what another one wrote, and a barrier stands between the three, each of which is computed as it is alone.
  */
 #include "cu_rows.cuh"
 
