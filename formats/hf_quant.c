@@ -20,7 +20,8 @@ static void refuse(cfg *c, const char *key, const char *value)
 static void refuse_filled(cfg *c, const char *key)
 {
     const json_t *v = cfg_get(c->root, key);
-    if (json_object_size(v) || json_array_size(v)) cfg_fail(c, TESS_E_UNSUPPORTED, "%s: quantization_config: %s is not read; " SAVE_PLAIN, c->file, key);
+    if (json_object_size(v) || json_array_size(v))
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: quantization_config: %s is not read; " SAVE_PLAIN, c->file, key);
 }
 
 static void read_group(cfg *c, packed_scheme *p)
@@ -34,7 +35,8 @@ static void read_bits(cfg *c, packed_scheme *p, bool only4)
 {
     p->bits = cfg_u32(c, "bits|w_bit", 4, false);
     if (c->st == TESS_OK && p->bits != 4 && (only4 || (p->bits != 2 && p->bits != 8)))
-        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: quantization_config: bits = %u; supported are %s", c->file, p->bits, only4 ? "4" : "2, 4 and 8");
+        cfg_fail(c, TESS_E_UNSUPPORTED, "%s: quantization_config: bits = %u; supported are %s", c->file, p->bits,
+                 only4 ? "4" : "2, 4 and 8");
 }
 
 /* "meta": {"quantizer": "gptqmodel:1.7.0"} or a list of such. */
@@ -98,7 +100,8 @@ static void read_block_structure(cfg *c, const json_t *weights, packed_scheme *p
 
 static void check_format(cfg *c, const json_t *o)
 {
-    static const char *const known[] = {"dense", "int-quantized", "float-quantized", "naive-quantized", "pack-quantized", "mixed-precision"};
+    static const char *const known[] = {"dense",           "int-quantized",  "float-quantized",
+                                        "naive-quantized", "pack-quantized", "mixed-precision"};
     const char *format = cfg_str(c, o, "format", "dense");
     for (size_t i = 0; i < ARRAY_LEN(known); i++)
         if (is_word(format, known[i])) return;
@@ -171,7 +174,8 @@ tess_status hf_quant_read(const char *json, size_t len, const char *file, packed
     *out = (packed_scheme){0};
     TRY(jsonr_parse_object(json, len, 0, file, &root, err));
     cfg top = {root, file, TESS_OK, err};
-    if (json_object_size(cfg_get(root, "sparsity_config"))) cfg_fail(&top, TESS_E_UNSUPPORTED, "%s: sparsity_config is not read; " SAVE_PLAIN, file);
+    if (json_object_size(cfg_get(root, "sparsity_config")))
+        cfg_fail(&top, TESS_E_UNSUPPORTED, "%s: sparsity_config is not read; " SAVE_PLAIN, file);
     const json_t *q = cfg_get(root, "quantization_config|compression_config");
     cfg c = {q, file, top.st, err};
     if (q && !json_is_object(q)) cfg_fail(&c, TESS_E_FORMAT, "%s: quantization_config is %s, want an object", file, jsonr_type(q));

@@ -115,8 +115,8 @@ static bool rope_equal(const rope *a, const rope *b)
     const arch_attn *x = &a->t, *y = &b->t;
     return x->rope_scale == y->rope_scale && x->rope_theta == y->rope_theta && x->factor == y->factor &&
            x->low_freq == y->low_freq && x->high_freq == y->high_freq && x->beta_fast == y->beta_fast &&
-           x->beta_slow == y->beta_slow && x->attn_factor == y->attn_factor && x->orig_ctx == y->orig_ctx && x->yarn_exact == y->yarn_exact &&
-           a->rotary == b->rotary;
+           x->beta_slow == y->beta_slow && x->attn_factor == y->attn_factor && x->orig_ctx == y->orig_ctx &&
+           x->yarn_exact == y->yarn_exact && a->rotary == b->rotary;
 }
 
 /* What gpt_oss has without any rope parameters. */

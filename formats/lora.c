@@ -67,7 +67,8 @@ static void check_init(cfg *c)
     const char *s = cfg_str(c, c->root, "init_lora_weights", "");
     for (size_t i = 0; i < ARRAY_LEN(harmless); i++)
         if (strcmp(s, harmless[i]) == 0) return;
-    cfg_fail(c, TESS_E_UNSUPPORTED, "%s: init_lora_weights \"%.40s\" changes the base weights; save the adapter as plain LoRA with PEFT", c->file, s);
+    cfg_fail(c, TESS_E_UNSUPPORTED,
+             "%s: init_lora_weights \"%.40s\" changes the base weights; save the adapter as plain LoRA with PEFT", c->file, s);
 }
 
 static void read_config(cfg *c, opener *x)
@@ -121,7 +122,8 @@ static tess_status check_part(const opener *x, uint32_t i, uint64_t rows, uint64
         return ERR(x->err, TESS_E_FORMAT, "%s: tensor \"%s\" does not have the shape %llu x %llu that the model demands", s->paths[t->file],
                    t->name, (unsigned long long)rows, (unsigned long long)cols);
     if (t->dtype == SRC_OTHER)
-        return ERR(x->err, TESS_E_UNSUPPORTED, "%s: tensor \"%s\" has type %s; supported are F32, F16, BF16", s->paths[t->file], t->name, t->type);
+        return ERR(x->err, TESS_E_UNSUPPORTED, "%s: tensor \"%s\" has type %s; supported are F32, F16, BF16", s->paths[t->file],
+                   t->name, t->type);
     return TESS_OK;
 }
 
@@ -144,7 +146,8 @@ static tess_status add_module(opener *x, const family_tensor *t)
     uint64_t out = t->shape[t->transposed], in = t->shape[!t->transposed], rank = l->s->tensors[a].shape[0];
     if (!x->any_rank) rank = x->r;
     if (rank == 0 || rank > MAX_RANK)
-        return ERR(x->err, TESS_E_FORMAT, "%s: rank %llu of \"%.*s\" is not in 1 to %d", x->file, (unsigned long long)rank, (int)len, t->name, MAX_RANK);
+        return ERR(x->err, TESS_E_FORMAT, "%s: rank %llu of \"%.*s\" is not in 1 to %d", x->file, (unsigned long long)rank,
+                   (int)len, t->name, MAX_RANK);
     TRY(check_part(x, (uint32_t)a, rank, embedding ? out : in));
     TRY(check_part(x, (uint32_t)b, embedding ? in : out, rank));
     x->used[a] = x->used[b] = 1;

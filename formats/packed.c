@@ -72,7 +72,8 @@ static tess_status add(finder *f, const packed_tensor *q, const char *name, size
 {
     packed_impl *p = f->p;
     const src_tensor *c = &f->base->tensors[q->codes];
-    src_tensor t = {.dtype = SRC_COMPUTED, .like = like, .rank = 2, .shape = {q->rows, q->cols}, .file = c->file, .type = type, .ref = p->n};
+    src_tensor t = {
+        .dtype = SRC_COMPUTED, .like = like, .rank = 2, .shape = {q->rows, q->cols}, .file = c->file, .type = type, .ref = p->n};
     if (q->mat_rows != q->rows) {
         t.rank = 3;
         t.shape[0] = q->rows / q->mat_rows;
@@ -120,7 +121,8 @@ static bool derive_bits(uint64_t codes, uint64_t all, uint32_t *bits)
 }
 
 static const char *const gptq_types[9] = {[2] = "GPTQ in 2 bits", [4] = "GPTQ in 4 bits", [8] = "GPTQ in 8 bits"};
-static const char *const gptq_moved[5] = {[2] = "GPTQ in 2 bits with columns out of order", [4] = "GPTQ in 4 bits with columns out of order"};
+static const char *const gptq_moved[5] = {
+    [2] = "GPTQ in 2 bits with columns out of order", [4] = "GPTQ in 4 bits with columns out of order"};
 
 static tess_status check_groups(const finder *f, packed_tensor *q)
 {
@@ -164,7 +166,8 @@ static tess_status find_gptq(finder *f, uint32_t i, size_t stem)
 static tess_status find_awq(finder *f, uint32_t i, size_t stem)
 {
     const src_tensor *c = &f->base->tensors[i];
-    packed_tensor q = {.form = FORM_AWQ, .bits = 4, .codes = i, .zeros_form = ZEROS_AWQ, .scales_turned = true, .row_group = 1, .order = -1};
+    packed_tensor q = {
+        .form = FORM_AWQ, .bits = 4, .codes = i, .zeros_form = ZEROS_AWQ, .scales_turned = true, .row_group = 1, .order = -1};
     q.scales = part(f, c->name, stem, ".scales");
     q.zeros = part(f, c->name, stem, ".qzeros");
     if (q.scales < 0 || q.zeros < 0) return part_missing(f, i, stem, q.scales < 0 ? ".scales" : ".qzeros");
@@ -299,7 +302,8 @@ static tess_status find_words(finder *f, uint32_t i, size_t stem)
 static tess_status find_mxfp4(finder *f, uint32_t i, size_t stem)
 {
     const src_tensor *c = &f->base->tensors[i];
-    packed_tensor q = {.form = FORM_NIBBLES, .bits = 4, .table = TABLE_E2M1, .codes = i, .row_group = 1, .order = -1, .zeros = -1, .group = 32};
+    packed_tensor q = {
+        .form = FORM_NIBBLES, .bits = 4, .table = TABLE_E2M1, .codes = i, .row_group = 1, .order = -1, .zeros = -1, .group = 32};
     q.scales = part(f, c->name, stem, "_scales");
     if (q.scales < 0) return part_missing(f, i, stem, "_scales");
     const src_tensor *s = &f->base->tensors[q.scales];

@@ -21,8 +21,10 @@ const char *tess_build_info(void)
 
 const char *tess_status_name(tess_status s)
 {
-    static const char *const names[] = {"TESS_OK", "TESS_E_ARG", "TESS_E_NOMEM", "TESS_E_IO", "TESS_E_FORMAT", "TESS_E_CHECKSUM", "TESS_E_UNSUPPORTED", "TESS_E_DEVICE",
-                                        "TESS_E_BUFFER", "TESS_E_KV_FULL", "TESS_E_CANCELLED", "TESS_E_BROKEN", "TESS_E_NONFINITE", "TESS_E_TEMPLATE"};
+    static const char *const names[] = {"TESS_OK",          "TESS_E_ARG",      "TESS_E_NOMEM",       "TESS_E_IO",
+                                        "TESS_E_FORMAT",    "TESS_E_CHECKSUM", "TESS_E_UNSUPPORTED", "TESS_E_DEVICE",
+                                        "TESS_E_BUFFER",    "TESS_E_KV_FULL",  "TESS_E_CANCELLED",   "TESS_E_BROKEN",
+                                        "TESS_E_NONFINITE", "TESS_E_TEMPLATE"};
     if (s == TESS_IDLE) return "TESS_IDLE";
     return s <= 0 && s > -(int32_t)ARRAY_LEN(names) ? names[-s] : "unknown status";
 }
@@ -126,13 +128,33 @@ tess_status tess_model_get_info(const tess_model *m, tess_model_info *out, tess_
     const ct_info *f = ct_get(m->file);
     const kvs *k = f->kv;
     const arch *a = &m->a;
-    tess_model_info i = {.vocab_size = a->vocab_size, .n_tokens = m->tokenizer ? tok_size(m->tokenizer) : 0, .max_seq_tokens = a->max_ctx, .n_layers = a->n_layers,
-                         .hidden_size = a->hidden_size, .n_heads = a->n_heads, .n_kv_heads = a->n_kv_heads, .n_ranks = m->shards.n_ranks, .n_threads = m->n_threads,
-                         .bos = m->bos, .eos = m->n_eos ? m->eos[0] : -1, .pad = m->pad, .unk = m->unk, .n_eos = m->n_eos, .has_chat_template = m->chat_template != NULL,
-                         .has_weights = m->has_weights, .file_bytes = f->file_bytes, .weight_bytes = m->weight_bytes, .param_count = f->param_count, .family = a->family,
-                         .weight_type = m->has_weights ? dtype_get(m->weight_dtype)->name : "none", .eos_list = m->eos,
-                         .token_bytes = m->token_bytes, .token_macs = m->token_macs, .read_bytes = m->read_bytes,
-                         .device_bytes = m->device_bytes, .stream_bytes = m->stream_bytes};
+    tess_model_info i = {.vocab_size = a->vocab_size,
+                         .n_tokens = m->tokenizer ? tok_size(m->tokenizer) : 0,
+                         .max_seq_tokens = a->max_ctx,
+                         .n_layers = a->n_layers,
+                         .hidden_size = a->hidden_size,
+                         .n_heads = a->n_heads,
+                         .n_kv_heads = a->n_kv_heads,
+                         .n_ranks = m->shards.n_ranks,
+                         .n_threads = m->n_threads,
+                         .bos = m->bos,
+                         .eos = m->n_eos ? m->eos[0] : -1,
+                         .pad = m->pad,
+                         .unk = m->unk,
+                         .n_eos = m->n_eos,
+                         .has_chat_template = m->chat_template != NULL,
+                         .has_weights = m->has_weights,
+                         .file_bytes = f->file_bytes,
+                         .weight_bytes = m->weight_bytes,
+                         .param_count = f->param_count,
+                         .family = a->family,
+                         .weight_type = m->has_weights ? dtype_get(m->weight_dtype)->name : "none",
+                         .eos_list = m->eos,
+                         .token_bytes = m->token_bytes,
+                         .token_macs = m->token_macs,
+                         .read_bytes = m->read_bytes,
+                         .device_bytes = m->device_bytes,
+                         .stream_bytes = m->stream_bytes};
     i.temperature = (float)kvs_f64(k, "gen.temperature", -1);
     i.top_p = (float)kvs_f64(k, "gen.top_p", -1);
     i.min_p = (float)kvs_f64(k, "gen.min_p", -1);
@@ -177,7 +199,8 @@ static tess_status give(void *out, size_t cap, const void *data, size_t n, size_
     return TESS_OK;
 }
 
-tess_status tess_tokenize(const tess_model *m, const char *text, size_t len, uint32_t flags, tess_token *out, size_t cap, size_t *n, tess_error *err)
+tess_status tess_tokenize(const tess_model *m, const char *text, size_t len, uint32_t flags, tess_token *out, size_t cap, size_t *n,
+                          tess_error *err)
 {
     err_clear(err);
     NEED(n, "n is NULL");
@@ -191,7 +214,8 @@ tess_status tess_tokenize(const tess_model *m, const char *text, size_t len, uin
     return st;
 }
 
-tess_status tess_detokenize(const tess_model *m, const tess_token *ids, size_t n_ids, uint32_t flags, char *out, size_t cap, size_t *n, tess_error *err)
+tess_status tess_detokenize(const tess_model *m, const tess_token *ids, size_t n_ids, uint32_t flags, char *out, size_t cap,
+                            size_t *n, tess_error *err)
 {
     err_clear(err);
     NEED(n, "n is NULL");
@@ -215,7 +239,8 @@ const char *tess_token_text(const tess_model *m, tess_token id, size_t *len)
 /* m may be NULL: then the template is in json. */
 static tess_status render(const tess_model *m, const char *json, size_t len, chat_out *out, tess_error *err)
 {
-    return chat_render(m ? &m->m : &mem_libc, m ? m->chat_template : NULL, m ? m->chat_template_len : 0, json, len, m ? m->bos_text : NULL, m ? m->eos_text : NULL, out, err);
+    return chat_render(m ? &m->m : &mem_libc, m ? m->chat_template : NULL, m ? m->chat_template_len : 0, json, len,
+                       m ? m->bos_text : NULL, m ? m->eos_text : NULL, out, err);
 }
 
 tess_status tess_chat_render(const tess_model *m, const char *json, size_t len, char *out, size_t cap, size_t *n, tess_error *err)
@@ -393,8 +418,8 @@ const float *tess_seq_logits(tess_ctx *c, tess_seq s, size_t *n)
     return have ? q->logits : NULL;
 }
 
-tess_status tess_sample(const float *logits, size_t n, const tess_token *history, size_t n_history, size_t n_prompt, const tess_seq_params *p, uint64_t step,
-                        tess_token *out, float *logprob, tess_error *err)
+tess_status tess_sample(const float *logits, size_t n, const tess_token *history, size_t n_history, size_t n_prompt,
+                        const tess_seq_params *p, uint64_t step, tess_token *out, float *logprob, tess_error *err)
 {
     err_clear(err);
     NEED(out, "out is NULL");
@@ -406,7 +431,8 @@ tess_status tess_sample(const float *logits, size_t n, const tess_token *history
     TRY(params_copy(&mine, sizeof mine, p, "tess_seq_params", err));
     TRY(sampler_check(&mine, err));
     sampler_work work = {.m = &mem_libc};
-    tess_status st = sampler_draw(logits, n, history, n_history, MIN(n_prompt, n_history), &mine, step, &work, out, logprob ? logprob : &unused, err);
+    tess_status st = sampler_draw(logits, n, history, n_history, MIN(n_prompt, n_history), &mine, step, &work, out,
+                                  logprob ? logprob : &unused, err);
     sampler_free(&work);
     return st;
 }
@@ -415,8 +441,12 @@ tess_status tess_ctx_kv_stats(const tess_ctx *c, tess_kv_stats *out, tess_error 
 {
     err_clear(err);
     NEED(c && out, "an argument is NULL");
-    tess_kv_stats s = {.page_tokens = c->p.page_tokens, .pages_total = c->kv.pages_made, .pages_used = c->kv.pages_live, .pages_shared = c->kv.pages_shared,
-                       .bytes_per_page = kv_bytes_per_page(&c->kv), .preemptions = c->preemptions};
+    tess_kv_stats s = {.page_tokens = c->p.page_tokens,
+                       .pages_total = c->kv.pages_made,
+                       .pages_used = c->kv.pages_live,
+                       .pages_shared = c->kv.pages_shared,
+                       .bytes_per_page = kv_bytes_per_page(&c->kv),
+                       .preemptions = c->preemptions};
     for (uint32_t i = 0; i < c->p.max_seqs; i++) {
         s.seqs_open += c->seqs[i].open;
         s.seqs_waiting += c->seqs[i].open && c->seqs[i].n_done < c->seqs[i].n;

@@ -4,7 +4,8 @@
 #include "cuda_ops.h"
 #include "device.h"
 
-enum { FLAG_STRIDE = 128 / sizeof(uint32_t), FLAG_WORDS = COMM_MAX * FLAG_STRIDE, OWN_WORDS = FLAG_WORDS + FLAG_STRIDE }; /* a flag has a line of memory to itself */
+/* A flag has a line of memory to itself. */
+enum { FLAG_STRIDE = 128 / sizeof(uint32_t), FLAG_WORDS = COMM_MAX * FLAG_STRIDE, OWN_WORDS = FLAG_WORDS + FLAG_STRIDE };
 #define DEADLINE_NS 20000000000u
 
 typedef struct {
@@ -89,7 +90,8 @@ tess_status comm_open(const mem *m, const device_list *d, uint64_t deadline_ns, 
     c->devices = *d;
     c->deadline_ns = deadline_ns ? deadline_ns : DEADLINE_NS;
     for (uint32_t r = 0; st >= 0 && r < d->n; r++) st = open_rank(c, r, err);
-    if (st >= 0 && c->n_leaders > 1 && device_host_alloc(&host, sizeof *c->host)) st = ERR(err, TESS_E_NOMEM, "no pinned memory for %u ranks", d->n);
+    if (st >= 0 && c->n_leaders > 1 && device_host_alloc(&host, sizeof *c->host))
+        st = ERR(err, TESS_E_NOMEM, "no pinned memory for %u ranks", d->n);
     c->host = host;
     if (st >= 0 && set_flags(c)) st = ERR(err, TESS_E_DEVICE, "the flags between devices could not be set");
     if (st < 0) comm_close(c);
@@ -142,7 +144,10 @@ static uint32_t *flag_at(const comm *c, uint32_t of, uint32_t from)
 
 static int raise_flags(comm *c, uint32_t r)
 {
-    comm_flags_args a = {.passed = c->rank[r].flags + FLAG_WORDS, .record = &c->host->record[r], .abort = &c->host->abort, .deadline_ns = c->deadline_ns};
+    comm_flags_args a = {.passed = c->rank[r].flags + FLAG_WORDS,
+                         .record = &c->host->record[r],
+                         .abort = &c->host->abort,
+                         .deadline_ns = c->deadline_ns};
     for (uint32_t o = 0; o < c->devices.n; o++) {
         if (o == r || c->rank[o].leader != o) continue;
         a.out[o] = flag_at(c, o, r);
@@ -181,8 +186,10 @@ static tess_status check_records(const comm *c, tess_error *err)
             if (k->kind != kind || k->peer >= c->devices.n) continue;
             device_name waits = devices_name(&c->devices, r), late = devices_name(&c->devices, k->peer);
             if (kind == COMM_LATE)
-                return ERR(err, TESS_E_DEVICE, "%s did not reach barrier %u within %llu ms; %s waited for it", late.text, k->epoch, (unsigned long long)(c->deadline_ns / 1000000), waits.text);
-            return ERR(err, TESS_E_DEVICE, "a flag from %s to %s arrived damaged (%#x at barrier %u)", late.text, waits.text, k->value, k->epoch);
+                return ERR(err, TESS_E_DEVICE, "%s did not reach barrier %u within %llu ms; %s waited for it", late.text, k->epoch,
+                           (unsigned long long)(c->deadline_ns / 1000000), waits.text);
+            return ERR(err, TESS_E_DEVICE, "a flag from %s to %s arrived damaged (%#x at barrier %u)", late.text, waits.text,
+                       k->value, k->epoch);
         }
     return c->host->abort ? ERR(err, TESS_E_DEVICE, "the ranks gave up a barrier") : TESS_OK;
 }

@@ -16,7 +16,8 @@ static tess_status resolve(const tess_model *m, const tess_ctx_params *in, tess_
     p->max_step_tokens = MAX(MIN(p->max_step_tokens, MAX(p->max_seq_tokens, p->max_seqs)), 1u);
     if (p->page_tokens == 0) p->page_tokens = 32;
     if (p->max_seqs > 1 << 16) return ERR(err, TESS_E_ARG, "max_seqs is %u, the limit is %d", p->max_seqs, 1 << 16);
-    if (p->max_seq_tokens > limit) return ERR(err, TESS_E_ARG, "a context of %u tokens was asked for; the model is made for %u", p->max_seq_tokens, limit);
+    if (p->max_seq_tokens > limit)
+        return ERR(err, TESS_E_ARG, "a context of %u tokens was asked for; the model is made for %u", p->max_seq_tokens, limit);
     if (p->max_step_tokens > 1 << 20) return ERR(err, TESS_E_ARG, "max_step_tokens is %u, the limit is %d", p->max_step_tokens, 1 << 20);
     if (p->kv_dtype < TESS_KV_AUTO || p->kv_dtype > TESS_KV_INT8) return ERR(err, TESS_E_ARG, "kv_dtype %d is unknown", p->kv_dtype);
     return TESS_OK;
@@ -56,8 +57,10 @@ static tess_status check_memory(const tess_ctx *c, const tess_ctx_params *asked,
     uint64_t pages = ceil_div(c->p.max_seq_tokens, c->p.page_tokens), need = 0, have = c->comm ? comm_memory(c->comm) : os_mem_available();
     if (!u64_mul(pages, kv_bytes_per_page(&c->kv), &need)) need = UINT64_MAX;
     if (asked->max_seq_tokens == 0 || have == 0 || need <= have) return TESS_OK;
-    return ERR(err, TESS_E_NOMEM, "a context of %u tokens needs %llu MB of KV memory, %llu MB are available; ask for less, or leave the context to the model",
-               c->p.max_seq_tokens, (unsigned long long)(need >> 20), (unsigned long long)(have >> 20));
+    return ERR(
+        err, TESS_E_NOMEM,
+        "a context of %u tokens needs %llu MB of KV memory, %llu MB are available; ask for less, or leave the context to the model",
+        c->p.max_seq_tokens, (unsigned long long)(need >> 20), (unsigned long long)(have >> 20));
 }
 
 static tess_status open_arrays(tess_ctx *c, tess_error *err)
@@ -68,7 +71,8 @@ static tess_status open_arrays(tess_ctx *c, tess_error *err)
               (c->want = mem_calloc(&c->m, rows, sizeof *c->want)) && (c->batch_seq = mem_calloc(&c->m, seqs, sizeof *c->batch_seq)) &&
               (c->take = mem_calloc(&c->m, seqs, sizeof *c->take)) && (c->rope_key = mem_calloc(&c->m, seqs, sizeof *c->rope_key));
     for (uint32_t g = 0; ok && g < c->kv.n_groups; g++)
-        for (uint32_t r = 0; ok && r < c->kv.n_ranks; r++) ok = (c->tables[g][r] = mem_calloc(&c->m, seqs, sizeof *c->tables[g][r])) != NULL;
+        for (uint32_t r = 0; ok && r < c->kv.n_ranks; r++)
+            ok = (c->tables[g][r] = mem_calloc(&c->m, seqs, sizeof *c->tables[g][r])) != NULL;
     return ok ? TESS_OK : ERR(err, TESS_E_NOMEM, "no memory for a context of %u sequences and %u rows a step", seqs, rows);
 }
 
@@ -150,7 +154,9 @@ tess_status ctx_seq_open(tess_ctx *c, const tess_seq_params *p, tess_seq *out, t
     ctx_seq *s = NULL;
     for (uint32_t i = 0; i < c->p.max_seqs && !s; i++)
         if (!c->seqs[i].open) s = &c->seqs[i];
-    if (!s) return ERR(err, TESS_E_ARG, "all %u sequences of the context are open; close one, or open the context with more", c->p.max_seqs);
+    if (!s)
+        return ERR(err, TESS_E_ARG, "all %u sequences of the context are open; close one, or open the context with more",
+                   c->p.max_seqs);
     uint32_t generation = s->generation + 1;
     *s = (ctx_seq){.generation = generation ? generation : 1, .p = *p};
     if (p->n_stop) {
@@ -168,9 +174,12 @@ tess_status ctx_seq_open(tess_ctx *c, const tess_seq_params *p, tess_seq *out, t
 tess_status ctx_seq_append(tess_ctx *c, ctx_seq *s, const int32_t *ids, size_t n, tess_error *err)
 {
     for (size_t i = 0; i < n; i++)
-        if (ids[i] < 0 || (uint32_t)ids[i] >= c->model->a.vocab_size) return ERR(err, TESS_E_ARG, "id %d at place %zu is outside the vocabulary of %u", ids[i], i, c->model->a.vocab_size);
+        if (ids[i] < 0 || (uint32_t)ids[i] >= c->model->a.vocab_size)
+            return ERR(err, TESS_E_ARG, "id %d at place %zu is outside the vocabulary of %u", ids[i], i, c->model->a.vocab_size);
     if (n > c->p.max_seq_tokens || s->n > c->p.max_seq_tokens - n)
-        return ERR(err, TESS_E_ARG, "the sequence would have %zu tokens; the context is %u: shorten the prompt or ask for a longer context", s->n + n, c->p.max_seq_tokens);
+        return ERR(err, TESS_E_ARG,
+                   "the sequence would have %zu tokens; the context is %u: shorten the prompt or ask for a longer context",
+                   s->n + n, c->p.max_seq_tokens);
     if (!mem_grow(&c->m, &s->ids, &s->cap, s->n + n, sizeof *s->ids)) return ERR(err, TESS_E_NOMEM, "no memory for %zu ids", s->n + n);
     if (n) memcpy(s->ids + s->n, ids, n * sizeof *ids);
     s->n += n;

@@ -32,13 +32,18 @@ tess_status devices_parse(const char *text, uint32_t n_ranks, device_list *out, 
     if (text[4]) TRY(parse_numbers(text, text + 5, out, err));
     if (!device_built()) return ERR(err, TESS_E_DEVICE, "devices \"%s\": this program was built without CUDA; use cpu", text);
     int code = device_count(&have);
-    if (have == 0) return ERR(err, TESS_E_DEVICE, "devices \"%s\": no CUDA device can be used here (%s); use cpu", text, code ? device_error(code) : "there is none");
+    if (have == 0)
+        return ERR(err, TESS_E_DEVICE, "devices \"%s\": no CUDA device can be used here (%s); use cpu", text,
+                   code ? device_error(code) : "there is none");
     if (!text[4])
         while (out->n < MIN(have, (uint32_t)MAX_RANKS)) out->id[out->n] = out->n, out->n++;
     for (uint32_t i = 0; i < out->n; i++) want = MAX(want, out->id[i] + 1);
     if (want > have)
-        return ERR(err, TESS_E_DEVICE, "devices \"%s\" needs %u CUDA device%s, this machine has %u", text, want, want == 1 ? "" : "s", have);
-    if (n_ranks > out->n) return ERR(err, TESS_E_DEVICE, "%u ranks asked for, but devices \"%s\" names %u; name a device twice to give it two ranks", n_ranks, text, out->n);
+        return ERR(err, TESS_E_DEVICE, "devices \"%s\" needs %u CUDA device%s, this machine has %u", text, want,
+                   want == 1 ? "" : "s", have);
+    if (n_ranks > out->n)
+        return ERR(err, TESS_E_DEVICE, "%u ranks asked for, but devices \"%s\" names %u; name a device twice to give it two ranks",
+                   n_ranks, text, out->n);
     if (n_ranks) out->n = n_ranks;
     *ranks = out->n;
     return TESS_OK;

@@ -110,7 +110,12 @@ static void run_norm(const exec *x, rank_state *k, const prog_instr *c, uint32_t
     const arch *m = &x->model->a;
     const model_norm *w = norm_of(x, k, c);
     bool head = c->weight == WT_NORM_Q || c->weight == WT_NORM_K;
-    op_norm_args a = {.kind = m->norm_kind == NORM_LAYER_PLUS1 ? (uint32_t)NORM_LAYER : m->norm_kind, .n_tokens = x->n_rows, .n = head ? m->head_dim : m->hidden_size, .w = w->w, .b = w->b, .eps = (float)m->norm_eps,
+    op_norm_args a = {.kind = m->norm_kind == NORM_LAYER_PLUS1 ? (uint32_t)NORM_LAYER : m->norm_kind,
+                      .n_tokens = x->n_rows,
+                      .n = head ? m->head_dim : m->hidden_size,
+                      .w = w->w,
+                      .b = w->b,
+                      .eps = (float)m->norm_eps,
                       .groups = head ? n_heads_of(x, k, c->weight == WT_NORM_K) : 1};
     if (c->weight == WT_NORM_Q_A || c->weight == WT_NORM_KV_A) {
         a.n = c->weight == WT_NORM_Q_A ? m->q_lora : m->kv_lora;
@@ -167,8 +172,12 @@ static void run_norm_sums(const exec *x, rank_state *k, const prog_instr *c, uin
     bool kv_heads = c->weight == WT_NORM_K;
     shard_range h = heads_of(x, k->rank, kv_heads);
     op_sum_part parts[MAX_RANKS];
-    op_norm_sums_args a = {.n_tokens = x->n_rows, .cols = (h.hi - h.lo) * m->head_dim, .n = (kv_heads ? m->n_kv_heads : m->n_heads) * m->head_dim,
-                           .parts = parts, .w = norm_of(x, k, c)->w + (size_t)h.lo * m->head_dim, .eps = (float)m->norm_eps};
+    op_norm_sums_args a = {.n_tokens = x->n_rows,
+                           .cols = (h.hi - h.lo) * m->head_dim,
+                           .n = (kv_heads ? m->n_kv_heads : m->n_heads) * m->head_dim,
+                           .parts = parts,
+                           .w = norm_of(x, k, c)->w + (size_t)h.lo * m->head_dim,
+                           .eps = (float)m->norm_eps};
     a.n_parts = gather_sums(x, k, c, parts);
     a.x = slot_at(x, k, c->in[0], &a.xs);
     a.y = slot_at(x, k, c->out, &a.ys);
@@ -250,7 +259,14 @@ static void run_kv_write(const exec *x, rank_state *k, const prog_instr *c, uint
 static void copy_rotated(const exec *x, rank_state *k, const float *from, size_t from_stride, float *to, size_t to_stride)
 {
     const uint32_t t = 0, n = 1;
-    op_reduce_args a = {.parts = &from, .n_leaves = 1, .ps = from_stride, .scale = 1, .n_tokens = x->n_rows, .n = x->model->a.rope_dims, .y = to, .ys = to_stride};
+    op_reduce_args a = {.parts = &from,
+                        .n_leaves = 1,
+                        .ps = from_stride,
+                        .scale = 1,
+                        .n_tokens = x->n_rows,
+                        .n = x->model->a.rope_dims,
+                        .y = to,
+                        .ys = to_stride};
     RUN(reduce, a);
 }
 
@@ -268,9 +284,11 @@ static void run_heads(const exec *x, rank_state *k, const prog_instr *c, uint32_
         op_linear_args a = {.w = absorb ? &l->k_b[h].w : &l->v_b[h].w, .x = in + (size_t)h * in_dim, .xs = xs, .n_tokens = x->n_rows,
                             .y = out + (size_t)h * out_dim, .ys = ys};
         RUN(linear, a);
-        if (absorb && k->stream) copy_rotated(x, k, in + (size_t)(h + 1) * in_dim - m->rope_dims, xs, out + (size_t)h * out_dim + m->kv_lora, ys);
+        if (absorb && k->stream)
+            copy_rotated(x, k, in + (size_t)(h + 1) * in_dim - m->rope_dims, xs, out + (size_t)h * out_dim + m->kv_lora, ys);
         for (uint32_t row = t; absorb && !k->stream && row < x->n_rows; row += n)
-            memcpy(out + row * ys + (size_t)h * out_dim + m->kv_lora, in + row * xs + (size_t)(h + 1) * in_dim - m->rope_dims, m->rope_dims * sizeof *out);
+            memcpy(out + row * ys + (size_t)h * out_dim + m->kv_lora, in + row * xs + (size_t)(h + 1) * in_dim - m->rope_dims,
+                   m->rope_dims * sizeof *out);
     }
 }
 
@@ -278,9 +296,17 @@ static void run_attn(const exec *x, rank_state *k, const prog_instr *c, uint32_t
 {
     const arch *m = &x->model->a;
     const shard_rank *s = &x->model->shards.rank[k->rank];
-    op_attn_args a = {.n_heads = s->q_head.hi - s->q_head.lo, .q_head0 = s->q_head.lo, .kv_head0 = s->kv_head.lo, .group = m->n_heads / m->n_kv_heads,
-                      .scale = (float)(m->attn_scale / (m->attn_scale_by_layer ? c->layer + 1.0 : 1.0)), .softcap = (float)m->attn_softcap, .window = m->attn[m->layer_attn[c->layer]].window,
-                      .scratch = k->scratch, .scratch_floats = k->scratch_floats, .barrier = k->stream || n != k->n_threads ? NULL : gate_wait, .barrier_user = k->gate,
+    op_attn_args a = {.n_heads = s->q_head.hi - s->q_head.lo,
+                      .q_head0 = s->q_head.lo,
+                      .kv_head0 = s->kv_head.lo,
+                      .group = m->n_heads / m->n_kv_heads,
+                      .scale = (float)(m->attn_scale / (m->attn_scale_by_layer ? c->layer + 1.0 : 1.0)),
+                      .softcap = (float)m->attn_softcap,
+                      .window = m->attn[m->layer_attn[c->layer]].window,
+                      .scratch = k->scratch,
+                      .scratch_floats = k->scratch_floats,
+                      .barrier = k->stream || n != k->n_threads ? NULL : gate_wait,
+                      .barrier_user = k->gate,
                       .max_pos = x->positions};
     const float *sinks = x->model->layers[(size_t)c->layer * x->model->shards.n_ranks + k->rank].sinks;
     if (sinks) a.sinks = sinks + s->q_head.lo;
@@ -300,7 +326,8 @@ static void run_act(const exec *x, rank_state *k, const prog_instr *c, uint32_t 
     const shard_rank *s = &x->model->shards.rank[k->rank];
     shard_range all = x->prog->slots[c->out].width == W_SHARED ? s->shared : s->ffn, own = columns_of(x, k, c, all.hi - all.lo);
     const arch *m = &x->model->a;
-    op_act_args a = {.act = m->act, .alpha = (float)m->act_alpha, .limit = (float)m->act_limit, .n_tokens = x->n_rows, .n = own.hi - own.lo};
+    op_act_args a = {
+        .act = m->act, .alpha = (float)m->act_alpha, .limit = (float)m->act_limit, .n_tokens = x->n_rows, .n = own.hi - own.lo};
     a.g = slot_at(x, k, c->in[0], &a.gs) + own.lo;
     if (c->in[1] != NO_SLOT) a.u = slot_at(x, k, c->in[1], &a.us) + own.lo;
     a.y = slot_at(x, k, c->out, &a.ys) + own.lo;
@@ -369,8 +396,12 @@ static void run_embed(const exec *x, rank_state *k, const prog_instr *c, uint32_
         device_embed(x, k, c);
         return;
     }
-    op_embed_args a = {.w = pos ? &x->model->pos_embed : &x->model->embed, .row_hi = pos ? m->max_ctx : m->vocab_size, .n_tokens = x->n_rows, .n = m->hidden_size,
-                       .ids = pos ? (const int32_t *)x->batch->pos : x->batch->ids, .scale = pos ? 1 : (float)m->embed_scale};
+    op_embed_args a = {.w = pos ? &x->model->pos_embed : &x->model->embed,
+                       .row_hi = pos ? m->max_ctx : m->vocab_size,
+                       .n_tokens = x->n_rows,
+                       .n = m->hidden_size,
+                       .ids = pos ? (const int32_t *)x->batch->pos : x->batch->ids,
+                       .scale = pos ? 1 : (float)m->embed_scale};
     a.y = slot_at(x, k, c->out, &a.ys);
     RUN(embed, a);
 }
@@ -379,7 +410,8 @@ static void run_logits(const exec *x, rank_state *k, const prog_instr *c, uint32
 {
     const arch *m = &x->model->a;
     const shard_rank *s = &x->model->shards.rank[k->rank];
-    op_logits_args a = {.scale = (float)m->logit_scale, .cap = (float)m->logit_softcap, .n_tokens = x->n_rows, .n = s->vocab.hi - s->vocab.lo};
+    op_logits_args a = {
+        .scale = (float)m->logit_scale, .cap = (float)m->logit_softcap, .n_tokens = x->n_rows, .n = s->vocab.hi - s->vocab.lo};
     a.y = slot_at(x, k, c->out, &a.ys);
     a.x = a.y;
     a.xs = a.ys;
@@ -474,7 +506,9 @@ static void take_rows(exec *x, const uint32_t *rows, uint32_t n)
         size_t stride_in = k->body.stride[W_HIDDEN], stride_out = k->head.stride[W_HIDDEN];
         const float *in = k->act + k->body.off[x->body.out_slot];
         float *head = k->act; /* the head's slots lie behind the body's (open_rank), so the hidden rows stay */
-        for (uint32_t i = 0; i < n; i++) memcpy(head + k->head.off[x->head.in_slot] + i * stride_out, in + rows[i] * stride_in, x->model->a.hidden_size * sizeof *in);
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(head + k->head.off[x->head.in_slot] + i * stride_out, in + rows[i] * stride_in,
+                   x->model->a.hidden_size * sizeof *in);
     }
 }
 
@@ -519,7 +553,8 @@ static tess_status open_rank(exec *x, uint32_t r, tess_error *err)
     size_t bytes;
     if (x->comm) return TESS_OK; /* device_open takes the memory */
     if (!size_mul3(k->body.floats + k->head.floats, sizeof(float), 1, &bytes) || !(k->act = mem_alloc(&x->m, bytes)))
-        return ERR(err, TESS_E_NOMEM, "no memory for the activations of rank %u (%llu MB)", r, (unsigned long long)((k->body.floats + k->head.floats) >> 18));
+        return ERR(err, TESS_E_NOMEM, "no memory for the activations of rank %u (%llu MB)", r,
+                   (unsigned long long)((k->body.floats + k->head.floats) >> 18));
     k->each_floats = (MAX(k->body.each_floats, k->head.each_floats) + 31) / 16 * 16; /* a cache line between threads */
     if (!size_mul3(k->each_floats, k->n_threads, sizeof(float), &bytes) || !(k->each = mem_alloc(&x->m, bytes)))
         return ERR(err, TESS_E_NOMEM, "no memory for the threads of rank %u", r);

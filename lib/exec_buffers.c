@@ -14,7 +14,8 @@
 
 tess_status device_no_memory(const exec *x, uint32_t r, const char *what, uint64_t bytes, int code, tess_error *err)
 {
-    return ERR(err, TESS_E_NOMEM, "%s: no %llu MB of memory for %s: %s", devices_name(comm_devices(x->comm), r).text, (unsigned long long)((bytes >> 20) + 1), what, device_error(code));
+    return ERR(err, TESS_E_NOMEM, "%s: no %llu MB of memory for %s: %s", devices_name(comm_devices(x->comm), r).text,
+               (unsigned long long)((bytes >> 20) + 1), what, device_error(code));
 }
 
 /* ---- open, close ---- */
@@ -201,7 +202,8 @@ static tess_status reach_tables(exec *x, uint32_t r, tess_error *err)
             if (x->kbias.heads) TRY(device_renew(x, r, "the rope table", &s->lanes_copy[r][i], s->lanes[i], n, err));
             s->copied[r][i] = s->rows[i];
         }
-    if (x->alibi_rows > d->alibi_rows) TRY(device_renew(x, r, "the position biases", &d->alibi, x->alibi, (uint64_t)x->alibi_rows * a->n_heads, err));
+    if (x->alibi_rows > d->alibi_rows)
+        TRY(device_renew(x, r, "the position biases", &d->alibi, x->alibi, (uint64_t)x->alibi_rows * a->n_heads, err));
     d->alibi_rows = x->alibi_rows;
     k->alibi = d->alibi;
     return TESS_OK;
@@ -255,7 +257,8 @@ static size_t put_batch(exec *x, const exec_batch *b, uint32_t r, uint8_t *stage
 {
     rank_state *k = &x->rank[r];
     uint8_t *there = x->device->rank[r].batch;
-    const size_t rows = align16(b->n_rows * sizeof *b->pos), list = align16(b->n_seqs * sizeof(void *)), lists = put_ropes(x, b, r, stage, 2 * rows);
+    const size_t rows = align16(b->n_rows * sizeof *b->pos), list = align16(b->n_seqs * sizeof(void *)),
+                 lists = put_ropes(x, b, r, stage, 2 * rows);
     size_t at = lists + x->kv->n_groups * list;
     if (stage) {
         memcpy(stage, b->pos, b->n_rows * sizeof *b->pos);

@@ -161,7 +161,8 @@ static tess_status finish(exec *x, int code, uint32_t rank, tess_error *err)
     if (st >= 0) return TESS_OK;
     x->broken = lost;
     x->device->counts_lost = true;
-    return ERR(err, lost ? TESS_E_BROKEN : st, "%s; %s", first.text, lost ? "the context can only be closed" : "the sequences are as before, the step can be tried again");
+    return ERR(err, lost ? TESS_E_BROKEN : st, "%s; %s", first.text,
+               lost ? "the context can only be closed" : "the sequences are as before, the step can be tried again");
 }
 
 void device_embed(const exec *x, rank_state *k, const prog_instr *c)
@@ -176,8 +177,13 @@ static void embed_rows(const exec *x, bool pos)
 {
     const arch *m = &x->model->a;
     const exec_batch *b = x->batch;
-    op_embed_args a = {.w = pos ? &x->model->pos_embed : &x->model->embed, .row_hi = pos ? m->max_ctx : m->vocab_size, .n_tokens = b->n_rows, .n = m->hidden_size,
-                       .ids = pos ? (const int32_t *)b->pos : b->ids, .scale = pos ? 1 : (float)m->embed_scale, .y = x->device->embed[pos],
+    op_embed_args a = {.w = pos ? &x->model->pos_embed : &x->model->embed,
+                       .row_hi = pos ? m->max_ctx : m->vocab_size,
+                       .n_tokens = b->n_rows,
+                       .n = m->hidden_size,
+                       .ids = pos ? (const int32_t *)b->pos : b->ids,
+                       .scale = pos ? 1 : (float)m->embed_scale,
+                       .y = x->device->embed[pos],
                        .ys = x->rank[0].body.stride[W_HIDDEN]};
     x->model->ops->embed(&a, 0, 1);
 }
@@ -245,8 +251,13 @@ static void take_rows(exec *x, uint32_t r)
     rank_state *k = &x->rank[r];
     rank_device *d = &x->device->rank[r];
     const uint32_t t = 0, n = 1;
-    op_gather_args a = {.x = k->act + k->body.off[x->body.out_slot], .xs = k->body.stride[W_HIDDEN], .rows = d->rows, .n = x->n_rows, .cols = x->model->a.hidden_size,
-                        .y = k->act + k->head.off[x->head.in_slot], .ys = k->head.stride[W_HIDDEN]};
+    op_gather_args a = {.x = k->act + k->body.off[x->body.out_slot],
+                        .xs = k->body.stride[W_HIDDEN],
+                        .rows = d->rows,
+                        .n = x->n_rows,
+                        .cols = x->model->a.hidden_size,
+                        .y = k->act + k->head.off[x->head.in_slot],
+                        .ys = k->head.stride[W_HIDDEN]};
     if (!k->code) k->code = device_copy(d->rows, x->device->rows, x->n_rows * sizeof *d->rows, k->stream);
     RUN(gather, a);
 }
@@ -257,7 +268,9 @@ static void give_logits(exec *x, uint32_t r)
     rank_state *k = &x->rank[r];
     const shard_range own = x->model->shards.rank[r].vocab;
     const size_t f = sizeof(float);
-    if (!k->code) k->code = device_copy_rows(x->logits + own.lo, x->logits_stride * f, k->logits, k->logits_stride * f, (own.hi - own.lo) * f, x->n_rows, k->stream);
+    if (!k->code)
+        k->code = device_copy_rows(x->logits + own.lo, x->logits_stride * f, k->logits, k->logits_stride * f, (own.hi - own.lo) * f,
+                                   x->n_rows, k->stream);
 }
 
 /* The n_best best of each of the rank's leaves to the host. */

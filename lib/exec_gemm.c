@@ -111,7 +111,15 @@ void gemm_close(rank_state *k)
 
 void gemm_run(const exec *x, rank_state *k, const prog_instr *c, const op_linear_args *l)
 {
-    op_gemm_args a = {.w = l->w, .bias = l->bias, .x = l->x, .xs = l->xs, .n_tokens = l->n_tokens, .y = l->y, .ys = l->ys, .scratch = k->gemm, .wide = k->gemm_wide};
+    op_gemm_args a = {.w = l->w,
+                      .bias = l->bias,
+                      .x = l->x,
+                      .xs = l->xs,
+                      .n_tokens = l->n_tokens,
+                      .y = l->y,
+                      .ys = l->ys,
+                      .scratch = k->gemm,
+                      .wide = k->gemm_wide};
     a.x_ready = k->gemm_last && k->gemm_last + 1 == c && k->gemm_last->in[0] == c->in[0]; /* q, k and v; gate and up */
     if (!k->code) k->code = x->model->cuda->gemm(&a, k->stream);
 }

@@ -70,7 +70,8 @@ void sums_share(const exec *x, rank_state *k, const prog_instr *c)
 op_reduce_args sums_beside(const exec *x, const rank_state *k, const prog_instr *c, const float **parts)
 {
     const uint32_t n = x->model->a.hidden_size, cols = share_columns(x);
-    op_reduce_args a = {.parts = parts, .n_leaves = (n + cols - 1) / cols, .ps = cols, .share = cols, .scale = 1, .n_tokens = x->n_rows, .n = n};
+    op_reduce_args a = {
+        .parts = parts, .n_leaves = (n + cols - 1) / cols, .ps = cols, .share = cols, .scale = 1, .n_tokens = x->n_rows, .n = n};
     for (uint32_t s = 0; s < a.n_leaves; s++) parts[s] = x->rank[s].shares;
     a.y = slot_at(x, k, c->out, &a.ys);
     return a;

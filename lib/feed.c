@@ -86,7 +86,8 @@ static tess_status take_host(feed *f, feed_rank *k, uint64_t most, tess_error *e
     k->host = mem_alloc(f->m, (size_t)bytes);
     k->piece = (size_t)MIN(MAX(most / RING / ALIGN, 1u), (uint64_t)MOST_PIECE / ALIGN) * ALIGN;
     if (!k->host || device_host_alloc(&p, RING * k->piece))
-        return ERR(err, TESS_E_NOMEM, "no %llu MB of memory of the host for the layers of cuda:%u", (unsigned long long)(bytes >> 20) + 1, k->device);
+        return ERR(err, TESS_E_NOMEM, "no %llu MB of memory of the host for the layers of cuda:%u",
+                   (unsigned long long)(bytes >> 20) + 1, k->device);
     k->ring = p;
     return TESS_OK;
 }

@@ -149,7 +149,9 @@ static const prog_instr *norm_and_groups(const program *p, const prog_instr *i, 
 static uint32_t linears_from(const program *p, const prog_instr *c, const prog_instr *end)
 {
     uint32_t n = 0;
-    while (n < 3 && c + n < end && c[n].op == PROG_LINEAR && c[n].in[0] == c->in[0] && c[n].in[1] == c->in[1] && !p->slots[c[n].out].shared) n++;
+    while (n < 3 && c + n < end && c[n].op == PROG_LINEAR && c[n].in[0] == c->in[0] && c[n].in[1] == c->in[1] &&
+           !p->slots[c[n].out].shared)
+        n++;
     return MAX(n, 1u);
 }
 
@@ -157,7 +159,8 @@ static uint32_t linears_from(const program *p, const prog_instr *c, const prog_i
 static const prog_instr *follow(const program *p, const prog_instr *c, uint32_t n, const prog_instr *end, uint32_t n_ranks)
 {
     const prog_instr *i = c + n;
-    if (n == 1 && n_ranks == 1 && p->slots[c->out].shared && reads(i, end, PROG_REDUCE, c->out)) return norm_and_groups(p, i + 1, end, i->out);
+    if (n == 1 && n_ranks == 1 && p->slots[c->out].shared && reads(i, end, PROG_REDUCE, c->out))
+        return norm_and_groups(p, i + 1, end, i->out);
     if (n < 3 && reads(i, end, PROG_ACT, c->out) && (n == 1 ? i->in[1] == NO_SLOT : i->in[1] == c[1].out)) {
         const prog_instr *q = reads(i + 1, end, PROG_QUANT, i->out);
         return q && q->in[2] == NO_SLOT ? q + 1 : i + 1;

@@ -19,10 +19,12 @@ static void group_layout(kv_group *g, uint32_t rank, const arch *a, uint32_t n_h
     g->total_bytes += g->page_bytes[rank];
 }
 
-tess_status kv_pool_open(kv_pool *p, const mem *m, const arch *a, const shard_plan *s, uint32_t dtype, uint32_t page_tokens, uint64_t budget, tess_error *err)
+tess_status kv_pool_open(kv_pool *p, const mem *m, const arch *a, const shard_plan *s, uint32_t dtype, uint32_t page_tokens,
+                         uint64_t budget, tess_error *err)
 {
     *p = (kv_pool){.m = m, .n_ranks = s->n_ranks, .page_tokens = page_tokens, .budget = budget};
-    if (page_tokens != 16 && page_tokens != 32 && page_tokens != 64) return ERR(err, TESS_E_ARG, "pages of %u tokens are not possible; use 16, 32 or 64", page_tokens);
+    if (page_tokens != 16 && page_tokens != 32 && page_tokens != 64)
+        return ERR(err, TESS_E_ARG, "pages of %u tokens are not possible; use 16, 32 or 64", page_tokens);
     for (uint32_t i = 0; i < a->n_layers; i++) {
         uint32_t g = group_of(p, a->attn[a->layer_attn[i]].window);
         p->layer_group[i] = (uint8_t)g;
@@ -83,7 +85,8 @@ static tess_status page_new(kv_pool *p, uint32_t group, kv_page **out, tess_erro
     else {
         if (p->budget - p->allocated < g->total_bytes) drop_spare(p);
         if (p->budget - p->allocated < g->total_bytes)
-            return ERR(err, TESS_E_KV_FULL, "the KV memory is used up: %llu of %llu bytes hold pages; allow more, or use fewer or shorter sequences",
+            return ERR(err, TESS_E_KV_FULL,
+                       "the KV memory is used up: %llu of %llu bytes hold pages; allow more, or use fewer or shorter sequences",
                        (unsigned long long)p->allocated, (unsigned long long)p->budget);
         page = mem_zalloc(p->m, sizeof *page);
         bool ok = page != NULL;

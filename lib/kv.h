@@ -47,7 +47,8 @@ typedef struct {
     size_t n, cap;
 } kv_table;
 
-tess_status kv_pool_open(kv_pool *p, const mem *m, const arch *a, const shard_plan *s, uint32_t dtype, uint32_t page_tokens, uint64_t budget, tess_error *err);
+tess_status kv_pool_open(kv_pool *p, const mem *m, const arch *a, const shard_plan *s, uint32_t dtype, uint32_t page_tokens,
+                         uint64_t budget, tess_error *err);
 /* Before the first page is taken; `memory` must outlive the pool. */
 void kv_pool_place(kv_pool *p, const kv_memory *memory);
 void kv_pool_close(kv_pool *p); /* every table must be empty */

@@ -49,7 +49,8 @@ static void load_one(void *arg, uint64_t i, uint32_t thread)
         uint64_t row0 = it->chunk0 * p->rows_per_chunk, rows = MIN(it->n_chunks * p->rows_per_chunk, p->n_rows - row0);
         uint64_t width = p->n_k * dtype_get(t->dtype)->block_bytes;
         uint8_t *dst = (uint8_t *)s->m->owned[it->piece] + (t->rank == 1 ? 0 : row0 * width);
-        st = ct_read_rows(s->m->file, it->piece, row0, rows, t->rank == 1 ? LAYOUT_ROWS : LAYOUT_TILE8, dst, (size_t)width, s->scratch[thread], &e);
+        st = ct_read_rows(s->m->file, it->piece, row0, rows, t->rank == 1 ? LAYOUT_ROWS : LAYOUT_TILE8, dst, (size_t)width,
+                          s->scratch[thread], &e);
     }
     if (st < 0) load_fail(s, &e);
     uint64_t stored = 0;
@@ -79,7 +80,8 @@ static tess_status place_pieces(load_state *s, tess_error *err)
         const ct_tensor *t = tensor_of(s, i);
         s->total += p->usize;
         if (t->rank > 1 && !dtype_get(t->dtype)->is_float && !dtype_is_quant(t->dtype))
-            return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor %s has type %s, which no weight can have", s->info->path, t->name, dtype_get(t->dtype)->name);
+            return ERR(err, TESS_E_UNSUPPORTED, "%s: tensor %s has type %s, which no weight can have", s->info->path, t->name,
+                       dtype_get(t->dtype)->name);
         if (!on_host(s, i)) continue;
         if (t->rank == 2 && t->layout == LAYOUT_TILE8 && p->raw_contig && (m->tiles[i] = ct_map_piece(m->file, i))) continue;
         uint64_t k[MAX_LEAVES] = {p->n_k}, bytes; /* floats need no leaves; q8/q4 sizes are those of the file */
@@ -89,7 +91,9 @@ static tess_status place_pieces(load_state *s, tess_error *err)
                   : layout_bytes(t->dtype, LAYOUT_TILE8, p->n_rows, k, 1, &bytes);
         if (!fits || !u64_add(copies, bytes, &copies)) return ERR(err, TESS_E_FORMAT, "%s: tensor %s is too large", s->info->path, t->name);
         uint64_t avail = os_mem_available();
-        if (avail && copies > avail) return ERR(err, TESS_E_NOMEM, "%s: the weights need %llu MB of memory, %llu MB are available", s->info->path, (unsigned long long)(copies >> 20), (unsigned long long)(avail >> 20));
+        if (avail && copies > avail)
+            return ERR(err, TESS_E_NOMEM, "%s: the weights need %llu MB of memory, %llu MB are available", s->info->path,
+                       (unsigned long long)(copies >> 20), (unsigned long long)(avail >> 20));
         m->owned[i] = mem_alloc(&m->m, (size_t)bytes);
         if (!m->owned[i]) return ERR(err, TESS_E_NOMEM, "no memory for %llu bytes of tensor %s", (unsigned long long)bytes, t->name);
         m->tiles[i] = m->owned[i];
@@ -141,7 +145,10 @@ enum { ON_HOST = MAX_RANKS };
 typedef struct { uint32_t role; int32_t layer, expert; uint32_t rank; } load_key;
 
 /* Vectors and small tables that kernels read: from the arena, or memory that gets twins on the devices. */
-static void *load_alloc(tess_model *m, uint64_t n, size_t size) { return m->place ? place_twin(m->place, n, size) : arena_alloc(&m->store, n, size); }
+static void *load_alloc(tess_model *m, uint64_t n, size_t size)
+{
+    return m->place ? place_twin(m->place, n, size) : arena_alloc(&m->store, n, size);
+}
 
 static const ct_tensor *find_tensor(const tess_model *m, const load_key *k, uint32_t part)
 {
@@ -166,8 +173,10 @@ static tess_status need_tensor(const tess_model *m, const load_key *k, uint32_t 
     if (!f) return ERR(err, TESS_E_FORMAT, "%s: tensor %s is missing", ct_get(m->file)->path, name);
     uint64_t want_rank = cols ? 2 : 1;
     if (f->rank != want_rank || f->shape[0] != rows || (cols && f->shape[1] != cols))
-        return ERR(err, TESS_E_FORMAT, "%s: tensor %s is [%llu, %llu], the architecture demands [%llu, %llu]", ct_get(m->file)->path, name,
-                   (unsigned long long)f->shape[0], (unsigned long long)(f->rank > 1 ? f->shape[1] : 1), (unsigned long long)rows, (unsigned long long)(cols ? cols : 1));
+        return ERR(err, TESS_E_FORMAT, "%s: tensor %s is [%llu, %llu], the architecture demands [%llu, %llu]",
+                   ct_get(m->file)->path, name, (unsigned long long)f->shape[0],
+                   (unsigned long long)(f->rank > 1 ? f->shape[1] : 1), (unsigned long long)rows,
+                   (unsigned long long)(cols ? cols : 1));
     *t = f;
     return TESS_OK;
 }
@@ -178,7 +187,8 @@ static tess_status load_vector(tess_model *m, const load_key *k, uint32_t part, 
     *out = NULL;
     TRY(need_tensor(m, k, part, &t, err));
     if (!t) return TESS_OK;
-    if (!dtype_get(t->dtype)->is_float || t->n_pieces != 1) return ERR(err, TESS_E_FORMAT, "%s: tensor %s must be one piece of floats", ct_get(m->file)->path, t->name);
+    if (!dtype_get(t->dtype)->is_float || t->n_pieces != 1)
+        return ERR(err, TESS_E_FORMAT, "%s: tensor %s must be one piece of floats", ct_get(m->file)->path, t->name);
     float *v = load_alloc(m, t->shape[0], sizeof *v);
     if (!v) return ERR(err, TESS_E_NOMEM, "no memory for tensor %s", t->name);
     dtype_to_f32(t->dtype, m->tiles[t->first_piece], v, (size_t)t->shape[0]);
@@ -219,7 +229,8 @@ static tess_status load_norm(tess_model *m, uint32_t role, int32_t layer, model_
 {
     load_key k = {role, layer, -1, 0};
     bool heads = role == ROLE_Q_NORM || role == ROLE_K_NORM || role == ROLE_Q_A_NORM || role == ROLE_KV_A_NORM;
-    if (heads && m->a.qk_norm == QK_NORM_EACH && role != ROLE_Q_A_NORM && role != ROLE_KV_A_NORM) return load_each(m, role == ROLE_Q_NORM ? ROLE_Q_EACH : ROLE_K_EACH, layer, out, err);
+    if (heads && m->a.qk_norm == QK_NORM_EACH && role != ROLE_Q_A_NORM && role != ROLE_KV_A_NORM)
+        return load_each(m, role == ROLE_Q_NORM ? ROLE_Q_EACH : ROLE_K_EACH, layer, out, err);
     TRY(load_vector(m, &k, PART_DATA, &out->w, err));
     TRY(load_vector(m, &k, PART_BIAS, &out->b, err));
     return heads ? TESS_OK : finish_norm(m, m->a.hidden_size, out, err);
@@ -256,8 +267,13 @@ static tess_status view_rows(tess_model *m, uint32_t rank, const ct_tensor *t, s
         uint64_t at = lo - p->row0, stride = stride_of(t, p, NULL);
         op_run *run = &runs[w->n_parts++];
         *run = (op_run){NULL, stride, (uint32_t)(at % TILE_ROWS), (uint32_t)(lo - rows.lo), (uint32_t)(hi - lo), 0, (uint32_t)t->shape[1]};
-        const place_want want = {.rank = rank, .piece = t->first_piece + i, .block0 = at / TILE_ROWS, .len = stride,
-                                 .n_blocks = ceil_div(hi - p->row0, TILE_ROWS) - at / TILE_ROWS, .data = &run->data, .stride = &run->block_stride};
+        const place_want want = {.rank = rank,
+                                 .piece = t->first_piece + i,
+                                 .block0 = at / TILE_ROWS,
+                                 .len = stride,
+                                 .n_blocks = ceil_div(hi - p->row0, TILE_ROWS) - at / TILE_ROWS,
+                                 .data = &run->data,
+                                 .stride = &run->block_stride};
         TRY(view_place(m, &want, err));
     }
     return TESS_OK;
@@ -272,7 +288,8 @@ static uint64_t leaf_offset(const ct_tensor *t, const ct_piece *p, const arch_ax
 }
 
 /* Leaves [leaf.lo, leaf.hi) of a tensor that is split along K; every leaf lies in one piece. */
-static tess_status view_leaves(tess_model *m, uint32_t rank, const ct_tensor *t, const arch_axis *x, shard_range leaf, op_weight *w, tess_error *err)
+static tess_status view_leaves(tess_model *m, uint32_t rank, const ct_tensor *t, const arch_axis *x, shard_range leaf, op_weight *w,
+                               tess_error *err)
 {
     const ct_info *info = ct_get(m->file);
     uint64_t k0 = axis_elem(x, x->leaf[leaf.lo]), k1 = axis_elem(x, x->leaf[leaf.hi]);
@@ -287,8 +304,13 @@ static tess_status view_leaves(tess_model *m, uint32_t rank, const ct_tensor *t,
         uint64_t lo = axis_elem(x, x->leaf[l]), hi = axis_elem(x, x->leaf[l + 1]);
         op_run *run = &runs[l - leaf.lo];
         *run = (op_run){NULL, stride_of(t, &p[i], x), 0, 0, w->n_rows, (uint32_t)(lo - k0), (uint32_t)(hi - lo)};
-        const place_want want = {.rank = rank, .piece = t->first_piece + i, .off = leaf_offset(t, &p[i], x, l), .n_blocks = ceil_div(w->n_rows, TILE_ROWS),
-                                 .len = leaf_offset(t, &p[i], x, l + 1) - leaf_offset(t, &p[i], x, l), .data = &run->data, .stride = &run->block_stride};
+        const place_want want = {.rank = rank,
+                                 .piece = t->first_piece + i,
+                                 .off = leaf_offset(t, &p[i], x, l),
+                                 .n_blocks = ceil_div(w->n_rows, TILE_ROWS),
+                                 .len = leaf_offset(t, &p[i], x, l + 1) - leaf_offset(t, &p[i], x, l),
+                                 .data = &run->data,
+                                 .stride = &run->block_stride};
         TRY(view_place(m, &want, err));
     }
     return TESS_OK;
@@ -304,11 +326,14 @@ static tess_status check_split(const tess_model *m, const ct_tensor *t, const ar
         fits = columns ? info->axes[t->axis].kind == k_axis->kind : t->n_pieces == 1 && k_axis->n_leaves == 1;
         fits = fits && k_axis->dim == t->shape[1];
     }
-    return fits ? TESS_OK : ERR(err, TESS_E_FORMAT, "%s: tensor %s is split in a way that its place in the model does not allow", info->path, t->name);
+    return fits ? TESS_OK
+                : ERR(err, TESS_E_FORMAT, "%s: tensor %s is split in a way that its place in the model does not allow", info->path,
+                      t->name);
 }
 
 /* A row-parallel weight keeps the K of its leaves; a file of this tensor that is not split along K has one piece for all. */
-static tess_status load_linear(tess_model *m, load_key k, shard_range rows_or_leaves, const arch_axis *k_axis, model_linear *out, tess_error *err)
+static tess_status load_linear(tess_model *m, load_key k, shard_range rows_or_leaves, const arch_axis *k_axis, model_linear *out,
+                               tess_error *err)
 {
     const ct_tensor *t;
     const float *bias;
@@ -332,7 +357,8 @@ static tess_status load_expert(tess_model *m, load_key k, shard_range rows, op_e
     model_linear l = {0};
     TRY(load_linear(m, k, rows, NULL, &l, err));
     if (l.w.n_rows == 0) return TESS_OK; /* the model has no such weight */
-    if (l.w.n_parts != 1) return ERR(err, TESS_E_FORMAT, "%s: expert %d of layer %d is cut into pieces", ct_get(m->file)->path, k.expert, k.layer);
+    if (l.w.n_parts != 1)
+        return ERR(err, TESS_E_FORMAT, "%s: expert %d of layer %d is cut into pieces", ct_get(m->file)->path, k.expert, k.layer);
     *out = (op_expert){l.w.runs->data, l.w.runs->block_stride, l.bias, l.w.dtype};
     *types |= 1u << l.w.dtype;
     if (m->place) place_retarget(m->place, &out->data, &out->block_stride);

@@ -20,7 +20,8 @@ static tess_status check_axes(const ct_info *info, const arch *a, tess_error *er
         const ct_tensor *t = &info->tensors[i];
         const role_info *r = role_get(t->role);
         if (t->split_dim != 1 || t->alias != CT_NO_ALIAS) continue;
-        if (!r || info->axes[t->axis].kind != r->k_axis) return ERR(err, TESS_E_FORMAT, "%s: tensor %s is split along the wrong axis", info->path, t->name);
+        if (!r || info->axes[t->axis].kind != r->k_axis)
+            return ERR(err, TESS_E_FORMAT, "%s: tensor %s is split along the wrong axis", info->path, t->name);
     }
     return TESS_OK;
 }
@@ -76,7 +77,9 @@ static tess_status parse_split(const char *text, uint32_t n_ranks, double *share
         char *end;
         shares[i] = strtod(p, &end);
         bool last = i + 1 == n_ranks;
-        if (end == p || !(shares[i] > 0) || !(shares[i] < 1e6) || *end != (last ? 0 : ',')) return ERR(err, TESS_E_ARG, "split \"%s\" must be positive numbers with commas between, one for each rank (%u)", text, n_ranks);
+        if (end == p || !(shares[i] > 0) || !(shares[i] < 1e6) || *end != (last ? 0 : ','))
+            return ERR(err, TESS_E_ARG, "split \"%s\" must be positive numbers with commas between, one for each rank (%u)", text,
+                       n_ranks);
         p = end + 1;
     }
     return TESS_OK;
@@ -98,7 +101,8 @@ static tess_status open_weights(tess_model *m, const tess_model_params *p, tess_
     TRY(devices_parse(p->devices, p->n_ranks, &m->devices, &n_ranks, err));
     if (p->compute < TESS_COMPUTE_AUTO || p->compute > TESS_COMPUTE_F32) return ERR(err, TESS_E_ARG, "compute %d is unknown", p->compute);
     if (p->stream < TESS_STREAM_AUTO || p->stream > TESS_STREAM_OFF) return ERR(err, TESS_E_ARG, "stream %d is unknown", p->stream);
-    if (p->stream == TESS_STREAM_ON && m->devices.n == 0) return ERR(err, TESS_E_ARG, "ranks on the CPU read weights where they are: there is nothing to stream");
+    if (p->stream == TESS_STREAM_ON && m->devices.n == 0)
+        return ERR(err, TESS_E_ARG, "ranks on the CPU read weights where they are: there is nothing to stream");
     tess_status st = arch_get(&m->a, info->kv, err);
     if (st < 0) return err_prefix(err, st, "%s", info->path);
     TRY(check_axes(info, &m->a, err));

@@ -40,7 +40,8 @@ void nodes_close(nodes *n)
 
 tess_status nodes_part(nodes *n, const place_want *w, tess_error *err)
 {
-    if (!mem_grow(n->m, &n->parts, &n->cap_parts, n->n_parts + 1, sizeof *n->parts)) return ERR(err, TESS_E_NOMEM, "no memory to plan the weights of nodes");
+    if (!mem_grow(n->m, &n->parts, &n->cap_parts, n->n_parts + 1, sizeof *n->parts))
+        return ERR(err, TESS_E_NOMEM, "no memory to plan the weights of nodes");
     n->parts[n->n_parts++] = (node_part){.w = *w};
     return TESS_OK;
 }
@@ -103,14 +104,17 @@ static tess_status move_piece(tess_model *m, pool *threads, node_part *parts, si
 {
     nodes *own = m->nodes;
     bool keep = false;
-    if (!mem_grow(own->m, &own->copies, &own->cap_copies, own->n_copies + n, sizeof *own->copies)) return ERR(err, TESS_E_NOMEM, "no memory to place the weights on nodes");
+    if (!mem_grow(own->m, &own->copies, &own->cap_copies, own->n_copies + n, sizeof *own->copies))
+        return ERR(err, TESS_E_NOMEM, "no memory to place the weights on nodes");
     for (size_t i = 0; i < n; i++) {
         if (!copied(m, &parts[i])) {
             keep = true;
             continue;
         }
         parts[i].copy = fresh_alloc(own->m, (size_t)part_bytes(&parts[i]));
-        if (!parts[i].copy) return ERR(err, TESS_E_NOMEM, "no memory for %llu bytes of weights of rank %u", (unsigned long long)part_bytes(&parts[i]), parts[i].w.rank);
+        if (!parts[i].copy)
+            return ERR(err, TESS_E_NOMEM, "no memory for %llu bytes of weights of rank %u",
+                       (unsigned long long)part_bytes(&parts[i]), parts[i].w.rank);
         own->copies[own->n_copies++] = parts[i].copy;
     }
     copy_job j = {m, parts, n};
@@ -159,13 +163,16 @@ tess_status nodes_weights(tess_model *m, pool *threads, tess_error *err)
     uint64_t bytes;
     qsort(n->parts, n->n_parts, sizeof *n->parts, by_piece);
     if (!has_room(m, &bytes))
-        mem_log(&m->m, TESS_LOG_WARN, "the weights would take %llu MB on the nodes of their ranks, which are not available: they stay where they are", (unsigned long long)(bytes >> 20));
+        mem_log(&m->m, TESS_LOG_WARN,
+                "the weights would take %llu MB on the nodes of their ranks, which are not available: they stay where they are",
+                (unsigned long long)(bytes >> 20));
     else {
         for (size_t i = 0, end; i < n->n_parts; i = end) {
             end = piece_end(n, i);
             TRY(move_piece(m, threads, &n->parts[i], end - i, err));
         }
-        mem_log(&m->m, TESS_LOG_INFO, "%u ranks on %u nodes have %llu MB of weights there", m->shards.n_ranks, m->cpus.n_nodes, (unsigned long long)(bytes >> 20));
+        mem_log(&m->m, TESS_LOG_INFO, "%u ranks on %u nodes have %llu MB of weights there", m->shards.n_ranks, m->cpus.n_nodes,
+                (unsigned long long)(bytes >> 20));
     }
     mem_free(n->m, n->parts);
     n->parts = NULL;

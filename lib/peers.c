@@ -66,8 +66,11 @@ static bool arrived(trial *t, side *s)
 static const char *try_pair(trial *t, side *a, side *b)
 {
     if (pattern(t, a, b->words) || !arrived(t, b)) return "stores of a kernel";
-    if (pattern(t, a, a->words) || device_copy(b->words, a->words, BYTES, a->stream) || device_stream_sync(a->stream) || !arrived(t, b)) return "the copy engine";
-    if (pattern(t, b, b->words) || device_select(a->device) || comm_copy_words(a->words, b->words, WORDS, a->stream) || device_stream_sync(a->stream) || !arrived(t, a))
+    if (pattern(t, a, a->words) || device_copy(b->words, a->words, BYTES, a->stream) || device_stream_sync(a->stream) ||
+        !arrived(t, b))
+        return "the copy engine";
+    if (pattern(t, b, b->words) || device_select(a->device) || comm_copy_words(a->words, b->words, WORDS, a->stream) ||
+        device_stream_sync(a->stream) || !arrived(t, a))
         return "loads of a kernel";
     return NULL;
 }
@@ -76,11 +79,16 @@ static bool pair_works(trial *t, uint32_t a, uint32_t b)
 {
     uint32_t from = t->side[a].device, to = t->side[b].device;
     if (!device_peer_possible(from, to) || device_peer_enable(from, to)) {
-        mem_log(t->m, TESS_LOG_INFO, "cuda:%u has no peer access to cuda:%u: sums between them go through pinned memory of the host", from, to);
+        mem_log(t->m, TESS_LOG_INFO,
+                "cuda:%u has no peer access to cuda:%u: sums between them go through pinned memory of the host", from, to);
         return false;
     }
     const char *bad = try_pair(t, &t->side[a], &t->side[b]);
-    if (bad) mem_log(t->m, TESS_LOG_WARN, "cuda:%u is offered peer access to cuda:%u, but data do not arrive by %s: pinned memory of the host is used instead", from, to, bad);
+    if (bad)
+        mem_log(
+            t->m, TESS_LOG_WARN,
+            "cuda:%u is offered peer access to cuda:%u, but data do not arrive by %s: pinned memory of the host is used instead",
+            from, to, bad);
     else mem_log(t->m, TESS_LOG_INFO, "cuda:%u has peer access to cuda:%u", from, to);
     return !bad;
 }

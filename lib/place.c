@@ -112,12 +112,14 @@ void *place_twin(place *p, uint64_t n, size_t size)
 tess_status place_part(place *p, const place_want *w, tess_error *err)
 {
     uint64_t bytes, end, all, *sum = p->layer == NO_LAYER ? &p->bytes[w->rank] : &p->of_layer[w->rank][p->layer];
-    if (!mem_grow(p->m, &p->parts, &p->cap_parts, p->n_parts + 1, sizeof *p->parts)) return ERR(err, TESS_E_NOMEM, "no memory for the plan of device memory");
+    if (!mem_grow(p->m, &p->parts, &p->cap_parts, p->n_parts + 1, sizeof *p->parts))
+        return ERR(err, TESS_E_NOMEM, "no memory for the plan of device memory");
     place_want *mine = &p->parts[p->n_parts++];
     *mine = *w;
     mine->layer = p->layer;
     mine->at = *sum;
-    if (!u64_mul(w->n_blocks, w->len, &bytes) || !u64_align(bytes, ALIGN, &bytes) || !u64_add(mine->at, bytes, &end) || !u64_add(p->all[w->rank], bytes, &all))
+    if (!u64_mul(w->n_blocks, w->len, &bytes) || !u64_align(bytes, ALIGN, &bytes) || !u64_add(mine->at, bytes, &end) ||
+        !u64_add(p->all[w->rank], bytes, &all))
         return ERR(err, TESS_E_FORMAT, "the weights of a rank are too large");
     *sum = end;
     p->all[w->rank] = all;
@@ -161,8 +163,14 @@ static tess_status no_room(uint32_t id, bool fed, uint64_t need, uint64_t have, 
 {
     const unsigned long long n = need >> 20, h = have >> 20;
     if (fed)
-        return ERR(err, TESS_E_NOMEM, "cuda:%u: two layers and the weights that always stay need %llu MB of device memory, %llu MB are free; use more devices, or a smaller type of weights", id, n, h);
-    return ERR(err, TESS_E_NOMEM, "cuda:%u: the weights need %llu MB of device memory, %llu MB are free; use more devices, or a smaller type of weights, or stream the layers", id, n, h);
+        return ERR(
+            err, TESS_E_NOMEM,
+            "cuda:%u: two layers and the weights that always stay need %llu MB of device memory, %llu MB are free; use more devices, or a smaller type of weights",
+            id, n, h);
+    return ERR(
+        err, TESS_E_NOMEM,
+        "cuda:%u: the weights need %llu MB of device memory, %llu MB are free; use more devices, or a smaller type of weights, or stream the layers",
+        id, n, h);
 }
 
 /* Which ranks are fed: all of a device, or none. */
@@ -225,7 +233,9 @@ static tess_status take_block(tess_model *m, uint32_t r, tess_error *err)
     code = device_alloc(&p->block[r], (size_t)bytes);
     for (size_t i = 0; !code && i < p->n_twins; i++) code = device_alloc(&p->twins[i].on[r], p->twins[i].cap);
     m->device_bytes += all;
-    return code ? ERR(err, TESS_E_NOMEM, "%s: no %llu MB of memory for the weights: %s", devices_name(&m->devices, r).text, (unsigned long long)(all >> 20) + 1, device_error(code)) : TESS_OK;
+    return code ? ERR(err, TESS_E_NOMEM, "%s: no %llu MB of memory for the weights: %s", devices_name(&m->devices, r).text,
+                      (unsigned long long)(all >> 20) + 1, device_error(code))
+                : TESS_OK;
 }
 
 /* What was free may be gone by now, or lie in pieces: then layers are fed as if it had not been free. */
@@ -312,7 +322,8 @@ static void move_layer(const tess_model *m, uint32_t i, uint32_t r)
     const place *p = m->place;
     model_layer_rank *l = &m->layers[(size_t)i * m->shards.n_ranks + r];
     const shard_rank *s = &m->shards.rank[r];
-    model_linear *const w[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down, &l->q_a, &l->kv_a, &l->router, &l->sh_gate, &l->sh_up, &l->sh_down, &l->sh_switch};
+    model_linear *const w[] = {&l->q,   &l->k,    &l->v,      &l->o,       &l->gate,  &l->up,      &l->down,
+                               &l->q_a, &l->kv_a, &l->router, &l->sh_gate, &l->sh_up, &l->sh_down, &l->sh_switch};
     for (size_t j = 0; j < ARRAY_LEN(w); j++) w[j]->bias = twin_of(p, r, w[j]->bias);
     for (uint32_t h = 0; m->a.kv_lora && h < s->q_head.hi - s->q_head.lo; h++) {
         l->k_b[h].bias = twin_of(p, r, l->k_b[h].bias);
@@ -337,7 +348,8 @@ static tess_status move_twins(tess_model *m, tess_error *err)
     }
     for (uint32_t r = 0; r < m->devices.n; r++) {
         int code = device_select(m->devices.id[r]);
-        for (size_t i = 0; !code && i < p->n_twins; i++) code = device_copy(p->twins[i].on[r], p->twins[i].host, p->twins[i].used, p->stream[r]);
+        for (size_t i = 0; !code && i < p->n_twins; i++)
+            code = device_copy(p->twins[i].on[r], p->twins[i].host, p->twins[i].used, p->stream[r]);
         if (!code) code = device_stream_sync(p->stream[r]);
         if (code) return devices_fail(&m->devices, r, "copying vectors failed", code, err);
     }
@@ -346,7 +358,11 @@ static tess_status move_twins(tess_model *m, tess_error *err)
 
 /* ---- reading ---- */
 
-typedef struct { uint32_t piece; uint64_t row0, n_rows, stride, chunk0, n_chunks; } read_item; /* rows within the piece; stride: of row blocks */
+/* Rows within the piece; stride: of row blocks. */
+typedef struct {
+    uint32_t piece;
+    uint64_t row0, n_rows, stride, chunk0, n_chunks;
+} read_item;
 typedef struct {
     tess_model *m;
     const ct_info *info;
@@ -416,7 +432,8 @@ static tess_status plan_piece(reader *s, uint32_t piece, tess_error *err)
                         .n_chunks = MIN((uint64_t)CHUNKS, c->n_chunks - chunk)};
         it.n_rows = MIN(it.n_chunks * c->rows_per_chunk, c->n_rows - it.row0);
         if (!item_wanted(p, first, &it)) continue;
-        if (!mem_grow(p->m, &s->items, &s->cap_items, s->n_items + 1, sizeof *s->items)) return ERR(err, TESS_E_NOMEM, "no memory to plan the loading");
+        if (!mem_grow(p->m, &s->items, &s->cap_items, s->n_items + 1, sizeof *s->items))
+            return ERR(err, TESS_E_NOMEM, "no memory to plan the loading");
         s->items[s->n_items++] = it;
         s->slot_bytes = MAX(s->slot_bytes, (size_t)(ceil_div(it.n_rows, TILE_ROWS) * it.stride));
     }
@@ -486,7 +503,9 @@ static tess_status send_one(reader *s, const read_item *it, const uint8_t *slot,
         uint64_t lo = MAX(b0, w->block0), hi = MIN(b1, w->block0 + w->n_blocks);
         uint8_t *dst = (uint8_t *)p->block[w->rank] + w->at + (lo - w->block0) * w->len;
         int code = device_select(s->m->devices.id[w->rank]);
-        if (!code) code = device_copy_rows(dst, (size_t)w->len, slot + (lo - b0) * it->stride + w->off, (size_t)it->stride, (size_t)w->len, (size_t)(hi - lo), p->stream[w->rank]);
+        if (!code)
+            code = device_copy_rows(dst, (size_t)w->len, slot + (lo - b0) * it->stride + w->off, (size_t)it->stride, (size_t)w->len,
+                                    (size_t)(hi - lo), p->stream[w->rank]);
         if (code) return devices_fail(&s->m->devices, w->rank, "copying weights failed", code, err);
     }
     return TESS_OK;
@@ -515,7 +534,8 @@ static tess_status report(reader *s, size_t n, tess_error *err)
             s->m->read_bytes += s->info->chunks[c->first_chunk + it->chunk0 + k].csize;
         }
     }
-    if (o && o->progress && o->progress(o->progress_user, MIN(s->g->done, s->g->total), s->g->total)) return ERR(err, TESS_E_CANCELLED, "loading was cancelled");
+    if (o && o->progress && o->progress(o->progress_user, MIN(s->g->done, s->g->total), s->g->total))
+        return ERR(err, TESS_E_CANCELLED, "loading was cancelled");
     return TESS_OK;
 }
 
@@ -543,11 +563,14 @@ static tess_status read_parts(tess_model *m, pool *threads, place_progress *g, t
     reader s = {.m = m, .info = ct_get(m->file), .n_threads = pool_size(threads), .n_half = pool_size(threads), .g = g};
     void *slots = NULL;
     tess_status st = plan_reading(&s, err);
-    if (st >= 0 && !(s.scratch = mem_calloc(host, s.n_threads, sizeof *s.scratch))) st = ERR(err, TESS_E_NOMEM, "no memory to load the model");
+    if (st >= 0 && !(s.scratch = mem_calloc(host, s.n_threads, sizeof *s.scratch)))
+        st = ERR(err, TESS_E_NOMEM, "no memory to load the model");
     for (uint32_t i = 0; st >= 0 && i < s.n_threads; i++) st = ct_scratch_open(host, &s.scratch[i], err);
     if (st >= 0 && s.n_items) {
         int code = device_host_alloc(&slots, 2 * s.n_half * s.slot_bytes);
-        if (code) st = ERR(err, TESS_E_NOMEM, "no %zu MB of pinned memory to load the model: %s", (2 * s.n_half * s.slot_bytes) >> 20, device_error(code));
+        if (code)
+            st = ERR(err, TESS_E_NOMEM, "no %zu MB of pinned memory to load the model: %s", (2 * s.n_half * s.slot_bytes) >> 20,
+                     device_error(code));
     }
     s.slots = slots;
     if (st >= 0) st = read_all(&s, threads, err);

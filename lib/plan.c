@@ -132,17 +132,34 @@ static bool widths(const arch *a, const shard_plan *s, uint32_t rank, plan *out)
 {
     const shard_rank *k = &s->rank[rank];
     uint32_t q = k->q_head.hi - k->q_head.lo, n_kv = k->kv_head.hi - k->kv_head.lo;
-    const uint64_t w[W_COUNT] = {[W_HIDDEN] = a->hidden_size, [W_Q] = (uint64_t)q * a->head_dim, [W_K] = (uint64_t)n_kv * a->head_dim,
-                                 [W_V] = (uint64_t)n_kv * a->v_head_dim, [W_ATTN] = (uint64_t)q * a->v_head_dim, [W_FFN] = k->ffn.hi - k->ffn.lo,
-                                 [W_PART_O] = a->hidden_size, [W_PART_DOWN] = a->hidden_size, [W_LOGITS] = a->vocab_size, [W_SUMS] = q,
-                                 [W_SHARED] = k->shared.hi - k->shared.lo, [W_PART_SHARED] = a->hidden_size, [W_PART_EXPERT] = a->hidden_size,
-                                 [W_ROUTER] = a->n_experts, [W_ROUTE] = 2 * (uint64_t)a->experts_used,
-                                 [W_PAIRS] = 2 * (uint64_t)a->experts_used + k->expert.hi - k->expert.lo + 1, [W_PAIR_X] = a->hidden_size,
-                                 [W_PAIR_H] = a->moe_ffn_size, [W_ONE] = 1, [W_GROUPS_HIDDEN] = group_floats(MAX(a->hidden_size, a->q_lora)),
-                                 [W_GROUPS_ATTN] = leaf_floats(&s->v, k->q_leaf), [W_GROUPS_FFN] = leaf_floats(&s->ffn, k->ffn_leaf),
+    const uint64_t w[W_COUNT] = {[W_HIDDEN] = a->hidden_size,
+                                 [W_Q] = (uint64_t)q * a->head_dim,
+                                 [W_K] = (uint64_t)n_kv * a->head_dim,
+                                 [W_V] = (uint64_t)n_kv * a->v_head_dim,
+                                 [W_ATTN] = (uint64_t)q * a->v_head_dim,
+                                 [W_FFN] = k->ffn.hi - k->ffn.lo,
+                                 [W_PART_O] = a->hidden_size,
+                                 [W_PART_DOWN] = a->hidden_size,
+                                 [W_LOGITS] = a->vocab_size,
+                                 [W_SUMS] = q,
+                                 [W_SHARED] = k->shared.hi - k->shared.lo,
+                                 [W_PART_SHARED] = a->hidden_size,
+                                 [W_PART_EXPERT] = a->hidden_size,
+                                 [W_ROUTER] = a->n_experts,
+                                 [W_ROUTE] = 2 * (uint64_t)a->experts_used,
+                                 [W_PAIRS] = 2 * (uint64_t)a->experts_used + k->expert.hi - k->expert.lo + 1,
+                                 [W_PAIR_X] = a->hidden_size,
+                                 [W_PAIR_H] = a->moe_ffn_size,
+                                 [W_ONE] = 1,
+                                 [W_GROUPS_HIDDEN] = group_floats(MAX(a->hidden_size, a->q_lora)),
+                                 [W_GROUPS_ATTN] = leaf_floats(&s->v, k->q_leaf),
+                                 [W_GROUPS_FFN] = leaf_floats(&s->ffn, k->ffn_leaf),
                                  [W_GROUPS_SHARED] = leaf_floats(&s->shared, k->shared_leaf),
-                                 [W_GROUPS_PAIR_X] = group_floats(a->hidden_size), [W_GROUPS_PAIR_H] = group_floats(a->moe_ffn_size),
-                                 [W_Q_A] = a->q_lora, [W_LATENT] = arch_k_dim(a), [W_Q_LATENT] = (uint64_t)q * arch_k_dim(a),
+                                 [W_GROUPS_PAIR_X] = group_floats(a->hidden_size),
+                                 [W_GROUPS_PAIR_H] = group_floats(a->moe_ffn_size),
+                                 [W_Q_A] = a->q_lora,
+                                 [W_LATENT] = arch_k_dim(a),
+                                 [W_Q_LATENT] = (uint64_t)q * arch_k_dim(a),
                                  [W_ATTN_LATENT] = (uint64_t)q * arch_v_dim(a)};
     for (int i = 0; i < W_COUNT; i++) {
         uint64_t v;
@@ -154,7 +171,8 @@ static bool widths(const arch *a, const shard_plan *s, uint32_t rank, plan *out)
     out->leaves[W_PART_DOWN] = k->ffn_leaf.hi - k->ffn_leaf.lo;
     out->leaves[W_PART_SHARED] = k->shared_leaf.hi - k->shared_leaf.lo;
     out->leaves[W_PART_EXPERT] = k->expert_leaf.hi - k->expert_leaf.lo;
-    out->leaves[W_PAIR_X] = out->leaves[W_PAIR_H] = out->leaves[W_GROUPS_PAIR_X] = out->leaves[W_GROUPS_PAIR_H] = k->expert.hi > k->expert.lo ? a->experts_used : 0;
+    out->leaves[W_PAIR_X] = out->leaves[W_PAIR_H] = out->leaves[W_GROUPS_PAIR_X] = out->leaves[W_GROUPS_PAIR_H] =
+        k->expert.hi > k->expert.lo ? a->experts_used : 0;
     return true;
 }
 

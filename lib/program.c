@@ -22,7 +22,8 @@ static void emit(program *p, prog_instr i)
 
 static uint16_t op(program *p, uint8_t what, uint8_t weight, uint16_t layer, uint8_t width, uint16_t a, uint16_t b)
 {
-    bool shared = width == W_PART_O || width == W_PART_DOWN || width == W_PART_EXPERT || width == W_PART_SHARED || width == W_LOGITS || width == W_SUMS;
+    bool shared = width == W_PART_O || width == W_PART_DOWN || width == W_PART_EXPERT || width == W_PART_SHARED ||
+                  width == W_LOGITS || width == W_SUMS;
     uint16_t out = slot_new(p, width, shared);
     emit(p, (prog_instr){.op = what, .weight = weight, .layer = layer, .in = {a, b, NO_SLOT}, .out = out});
     return out;

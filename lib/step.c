@@ -131,7 +131,8 @@ static tess_status prepare_logits(tess_ctx *c, uint32_t n, tess_error *err)
 {
     for (uint32_t i = 0; i < n; i++) {
         ctx_seq *s = &c->seqs[c->batch_seq[i]];
-        if (!s->logits && !(s->logits = mem_calloc(&c->m, c->model->a.vocab_size, sizeof *s->logits))) return ERR(err, TESS_E_NOMEM, "no memory for logits");
+        if (!s->logits && !(s->logits = mem_calloc(&c->m, c->model->a.vocab_size, sizeof *s->logits)))
+            return ERR(err, TESS_E_NOMEM, "no memory for logits");
         if (best_of(c, s) && !s->best) s->best = mem_alloc(&c->m, sizeof *s->best);
         if (best_of(c, s) && !s->best) return ERR(err, TESS_E_NOMEM, "no memory for a draw");
         if (!mem_grow(&c->m, &s->ids, &s->cap, s->n + 1, sizeof *s->ids)) return ERR(err, TESS_E_NOMEM, "no memory for ids");

@@ -29,7 +29,9 @@ size_t held_suffix(const char *s, size_t n, const char *what, size_t what_len)
 
 static tess_status check_length(tok_chain *c, const chain_stage *st)
 {
-    return st->out.len <= STAGE_MAX ? TESS_OK : ERR(c->err, TESS_E_FORMAT, "the decoders of the tokenizer make more than %d MiB of one token", STAGE_MAX >> 20);
+    return st->out.len <= STAGE_MAX
+               ? TESS_OK
+               : ERR(c->err, TESS_E_FORMAT, "the decoders of the tokenizer make more than %d MiB of one token", STAGE_MAX >> 20);
 }
 
 /* ---- whole tokens ---- */

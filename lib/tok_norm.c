@@ -35,7 +35,8 @@ static bool put_char(norm_text *o, uint32_t cp, uint8_t attr)
 }
 bool norm_copy(norm_text *o, const norm_text *in, size_t from, size_t to)
 {
-    return from == to || (room(o, to - from) && buf_put(&o->text, in->text.data + from, to - from) && buf_put(&o->attr, in->attr.data + from, to - from));
+    return from == to || (room(o, to - from) && buf_put(&o->text, in->text.data + from, to - from) &&
+                          buf_put(&o->attr, in->attr.data + from, to - from));
 }
 
 /* ---- Unicode normalization forms ---- */

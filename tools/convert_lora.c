@@ -56,8 +56,8 @@ static tess_status read_f32(const convert_source *c, const weight *w, uint64_t r
     return TESS_OK;
 }
 
-tess_status convert_read(const convert_source *c, const weight *w, uint32_t dtype, uint64_t row0, uint64_t n_rows, uint64_t k0, uint64_t n_k,
-                         void *dst, tess_error *err)
+tess_status convert_read(const convert_source *c, const weight *w, uint32_t dtype, uint64_t row0, uint64_t n_rows, uint64_t k0,
+                         uint64_t n_k, void *dst, tess_error *err)
 {
     if (!convert_is_merged(c, w)) return family_read(c->s, w, dtype, row0, n_rows, k0, n_k, dst, err);
     if (dtype == DT_F32) return read_f32(c, w, row0, n_rows, k0, n_k, dst, err);
@@ -70,7 +70,8 @@ tess_status convert_read(const convert_source *c, const weight *w, uint32_t dtyp
             uint64_t rows = MIN(nr, n_rows - r), cols = MIN(nk, n_k - k);
             st = read_f32(c, w, row0 + r, rows, k0 + k, cols, step, err);
             if (st == TESS_OK) st = family_check_fits(c->s, w, dtype, step, rows * cols, err);
-            if (st == TESS_OK) dtype_from_f32(dtype, step, (uint8_t *)dst + (r * n_k + k) * dtype_get(dtype)->block_bytes, (size_t)(rows * cols));
+            if (st == TESS_OK)
+                dtype_from_f32(dtype, step, (uint8_t *)dst + (r * n_k + k) * dtype_get(dtype)->block_bytes, (size_t)(rows * cols));
         }
     mem_free(&c->m, step);
     return st;

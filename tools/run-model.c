@@ -130,7 +130,9 @@ static int list_devices(void)
         tess_device_info d;
         tess_device_info_init(&d);
         if (tess_device_get(i, &d, &e) < 0) printf("cuda:%u  not usable: %s\n", i, e.text);
-        else printf("cuda:%u  %s, compute capability %u.%u, %.1f of %.1f GB free\n", i, d.name, d.major, d.minor, (double)d.mem_free * 1e-9, (double)d.mem_total * 1e-9);
+        else
+            printf("cuda:%u  %s, compute capability %u.%u, %.1f of %.1f GB free\n", i, d.name, d.major, d.minor,
+                   (double)d.mem_free * 1e-9, (double)d.mem_total * 1e-9);
     }
     return cli_flush();
 }

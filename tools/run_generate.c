@@ -252,7 +252,10 @@ static void print_stats(const generation *g)
     fprintf(stderr, "sampling: seed %llu, temperature %g, top-k %d, top-p %g, min-p %g, repeat penalty %g\n", (unsigned long long)p->seed,
             (double)p->temperature, p->top_k, (double)p->top_p, (double)p->min_p, (double)p->repeat_penalty);
     fprintf(stderr, "prompt:   %zu tokens, first token %.3f s after start\n", g->prompt.n, first);
-    fprintf(stderr, "output:   %llu tokens, ended by %s", (unsigned long long)g->n_out, g->stopped ? "stop text" : g->reason ? g->reason : "interrupt");
+    fprintf(stderr, "output:   %llu tokens, ended by %s", (unsigned long long)g->n_out,
+            g->stopped  ? "stop text"
+            : g->reason ? g->reason
+                        : "interrupt");
     if (g->n_out > 1 && rest > 0) fprintf(stderr, ", %.2f tokens/s after the first", (double)(g->n_out - 1) / rest);
     fprintf(stderr, "\nkv:       %llu pages of %u tokens in use, %.1f MB\n", (unsigned long long)kv.pages_used, kv.page_tokens,
             (double)(kv.pages_used * kv.bytes_per_page) * 1e-6);

@@ -125,7 +125,8 @@ int run_parse_ids(const char *option, const char *text, run_ids *out)
         errno = 0;
         long v = *s >= '0' && *s <= '9' ? strtol(s, &end, 10) : -1;
         if (v < 0 || v > INT32_MAX || errno || (*end && *end != ',')) {
-            cli_error("%s: want whole numbers separated by commas, such as 1,2,3; at byte %zu stands \"%.20s\"", option, (size_t)(s - text), s);
+            cli_error("%s: want whole numbers separated by commas, such as 1,2,3; at byte %zu stands \"%.20s\"", option,
+                      (size_t)(s - text), s);
             return CLI_EXIT_USAGE;
         }
         out->p = run_grow(out->p, &out->cap, out->n + 1, sizeof *out->p);

@@ -67,7 +67,8 @@ int run_kl_open(run_kl *k, const char *path, size_t vocab)
         return CLI_EXIT_FILE;
     }
     if (k->vocab != vocab) {
-        cli_error("%s: has logits of %zu ids, the model has %zu; make it from the same vocabulary by --ppl with --logits", path, k->vocab, vocab);
+        cli_error("%s: has logits of %zu ids, the model has %zu; make it from the same vocabulary by --ppl with --logits", path,
+                  k->vocab, vocab);
         return CLI_EXIT_FILE;
     }
     k->row = run_grow(NULL, &cap, vocab, sizeof *k->row);

@@ -66,7 +66,8 @@ int run_npy_commit(run_npy *f, uint64_t want_rows)
     if (!f->tmp) return 0;
     memset(head, ' ', sizeof head);
     memcpy(head, "\x93NUMPY\x01\x00\x76\x00", 10); /* 0x76 = 118 = 128 - 10 */
-    int n = snprintf(head + 10, sizeof head - 10, "{'descr': '<f4', 'fortran_order': False, 'shape': (%llu, %zu), }", (unsigned long long)f->rows, f->vocab);
+    int n = snprintf(head + 10, sizeof head - 10, "{'descr': '<f4', 'fortran_order': False, 'shape': (%llu, %zu), }",
+                     (unsigned long long)f->rows, f->vocab);
     head[10 + n] = ' ';
     head[NPY_HEADER - 1] = '\n';
     int rc = 0;

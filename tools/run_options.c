@@ -239,14 +239,17 @@ static bool consistent(const run_options *o)
     if (!!o->prompt + !!o->prompt_file + !!o->prompt_ids > 1) why = "only one of -p, -f, -bf and --prompt-ids can be given";
     else if (o->system && o->system_file) why = "only one of -sys and -sysf can be given";
     else if (o->template_text && o->template_file) why = "only one of --chat-template and --chat-template-file can be given";
-    else if ((o->system || o->system_file) && (o->raw || o->prompt_ids)) why = "a system message goes with a chat prompt, not with --raw or --prompt-ids";
-    else if ((o->template_text || o->template_file) && (o->raw || o->prompt_ids)) why = "a chat template goes with a chat prompt, not with --raw or --prompt-ids";
+    else if ((o->system || o->system_file) && (o->raw || o->prompt_ids))
+        why = "a system message goes with a chat prompt, not with --raw or --prompt-ids";
+    else if ((o->template_text || o->template_file) && (o->raw || o->prompt_ids))
+        why = "a chat template goes with a chat prompt, not with --raw or --prompt-ids";
     else if (o->kl_file && o->mode != RUN_PPL) why = "--kl goes with --ppl FILE, the text that the logits were made from";
     else if (o->kl_file && o->logits_file) why = "only one of --kl and --logits can be given";
     else if (o->mode != RUN_GENERATE && (o->prompt || o->prompt_file || o->prompt_ids)) 
         why = "-p, -f, -bf and --prompt-ids are for generating; the input of --tokenize, --detokenize and --render-chat comes from stdin";
     else if (o->out_file && o->logits_file && strcmp(o->out_file, o->logits_file) == 0) why = "-o and --logits name the same file";
-    else if (!o->model && o->mode != RUN_LIST_DEVICES && o->mode != RUN_RENDER_CHAT) why = "no model is given: run-model -m MODEL.tess -p PROMPT; --help tells more";
+    else if (!o->model && o->mode != RUN_LIST_DEVICES && o->mode != RUN_RENDER_CHAT)
+        why = "no model is given: run-model -m MODEL.tess -p PROMPT; --help tells more";
     if (why) cli_error("%s", why);
     return !why;
 }

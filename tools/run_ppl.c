@@ -85,8 +85,8 @@ static int print_totals(window *w, const totals *t)
     json_t *out = json_pack("{s:f,s:f,s:I,s:I,s:O}", "mean_nll", mean, "perplexity", exp(mean), "n_tokens", (json_int_t)t->count, "windows",
                             (json_int_t)json_array_size(t->each), "mean_nll_per_window", t->each);
     if (out && w->kl.row) {
-        json_t *more = json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "mean_kl", kl.mean, "median_kl", kl.median, "kl_99_percent", kl.high, "max_kl",
-                                 kl.max, "same_best", kl.same_best, "reference_mean_nll", kl.ref_nll);
+        json_t *more = json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "mean_kl", kl.mean, "median_kl", kl.median, "kl_99_percent", kl.high,
+                                 "max_kl", kl.max, "same_best", kl.same_best, "reference_mean_nll", kl.ref_nll);
         json_object_update(out, more);
         json_decref(more);
     }

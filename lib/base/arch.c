@@ -17,17 +17,30 @@ void arch_default(arch *a)
     ARCH_FIELDS_MORE(X)
 #undef X
     for (int i = 0; i < ARCH_MAX_ATTN_KINDS; i++)
-        a->attn[i] = (arch_attn){.rope_on = 1, .rope_theta = 10000, .factor = 1, .low_freq = 1, .high_freq = 4, .beta_fast = 32, .beta_slow = 1, .attn_factor = 1};
+        a->attn[i] = (arch_attn){.rope_on = 1,
+                                 .rope_theta = 10000,
+                                 .factor = 1,
+                                 .low_freq = 1,
+                                 .high_freq = 4,
+                                 .beta_fast = 32,
+                                 .beta_slow = 1,
+                                 .attn_factor = 1};
 }
 
 static tess_status check_attn(const arch_attn *t, uint32_t i, tess_error *err)
 {
     const double v[] = {t->rope_theta, t->factor, t->low_freq, t->high_freq, t->beta_fast, t->beta_slow, t->attn_factor};
     for (size_t j = 0; j < ARRAY_LEN(v); j++)
-        if (!(v[j] > 0) || !isfinite(v[j])) return ERR(err, TESS_E_FORMAT, "arch.attn%u: number %zu of the rope parameters is %g, want a positive one", i, j, v[j]);
-    if (t->rope_scale > ROPE_SCALE_LONG || t->rope_on > 1) return ERR(err, TESS_E_FORMAT, "arch.attn%u: unknown rope scaling %u", i, t->rope_scale);
-    if (t->rope_scale == ROPE_SCALE_LLAMA3 && t->high_freq <= t->low_freq) return ERR(err, TESS_E_FORMAT, "arch.attn%u: high_freq_factor %g must exceed low_freq_factor %g", i, t->high_freq, t->low_freq);
-    if ((t->rope_scale == ROPE_SCALE_LLAMA3 || t->rope_scale == ROPE_SCALE_YARN || t->rope_scale == ROPE_SCALE_DYNAMIC) && t->orig_ctx == 0) return ERR(err, TESS_E_FORMAT, "arch.attn%u: original_max_position_embeddings is missing", i);
+        if (!(v[j] > 0) || !isfinite(v[j]))
+            return ERR(err, TESS_E_FORMAT, "arch.attn%u: number %zu of the rope parameters is %g, want a positive one", i, j, v[j]);
+    if (t->rope_scale > ROPE_SCALE_LONG || t->rope_on > 1)
+        return ERR(err, TESS_E_FORMAT, "arch.attn%u: unknown rope scaling %u", i, t->rope_scale);
+    if (t->rope_scale == ROPE_SCALE_LLAMA3 && t->high_freq <= t->low_freq)
+        return ERR(err, TESS_E_FORMAT, "arch.attn%u: high_freq_factor %g must exceed low_freq_factor %g", i, t->high_freq,
+                   t->low_freq);
+    if ((t->rope_scale == ROPE_SCALE_LLAMA3 || t->rope_scale == ROPE_SCALE_YARN || t->rope_scale == ROPE_SCALE_DYNAMIC) &&
+        t->orig_ctx == 0)
+        return ERR(err, TESS_E_FORMAT, "arch.attn%u: original_max_position_embeddings is missing", i);
     return TESS_OK;
 }
 
@@ -41,7 +54,8 @@ static tess_status check_experts(const arch *a, tess_error *err)
     if (a->moe_ffn_size == 0) return ERR(err, TESS_E_FORMAT, "arch.moe_ffn_size is 0");
     if (a->n_experts % a->router_groups || a->router_groups_used > a->router_groups ||
         (uint64_t)a->n_experts / a->router_groups * a->router_groups_used < a->experts_used)
-        return ERR(err, TESS_E_FORMAT, "arch: %u of %u groups of %u experts cannot give %u experts", a->router_groups_used, a->router_groups, a->n_experts, a->experts_used);
+        return ERR(err, TESS_E_FORMAT, "arch: %u of %u groups of %u experts cannot give %u experts", a->router_groups_used,
+                   a->router_groups, a->n_experts, a->experts_used);
     return TESS_OK;
 }
 
@@ -50,26 +64,34 @@ tess_status arch_check(const arch *a, tess_error *err)
 #define IN_RANGE_u32(v, lo, hi) ((uint64_t)(v) + 1 > (uint64_t)(lo) && (v) <= (hi))
 #define IN_RANGE_f64(v, lo, hi) ((v) >= (lo) && (v) <= (hi))
 #define X(t, n, lo, hi) \
-    if (!IN_RANGE_##t(a->n, lo, hi)) return ERR(err, TESS_E_FORMAT, "arch.%s is %.17g, outside %.17g to %.17g", #n, (double)a->n, (double)(lo), (double)(hi));
+    if (!IN_RANGE_##t(a->n, lo, hi)) \
+        return ERR(err, TESS_E_FORMAT, "arch.%s is %.17g, outside %.17g to %.17g", #n, (double)a->n, (double)(lo), (double)(hi));
     ARCH_FIELDS(X)
 #undef X
 #define X(t, n, lo, hi, def) \
-    if (!IN_RANGE_##t(a->n, lo, hi)) return ERR(err, TESS_E_FORMAT, "arch.%s is %.17g, outside %.17g to %.17g", #n, (double)a->n, (double)(lo), (double)(hi));
+    if (!IN_RANGE_##t(a->n, lo, hi)) \
+        return ERR(err, TESS_E_FORMAT, "arch.%s is %.17g, outside %.17g to %.17g", #n, (double)a->n, (double)(lo), (double)(hi));
     ARCH_FIELDS_MORE(X)
 #undef X
     TRY(check_experts(a, err));
-    if (a->n_heads % a->n_kv_heads) return ERR(err, TESS_E_FORMAT, "arch: %u query heads are not a multiple of %u kv heads", a->n_heads, a->n_kv_heads);
-    if (a->qk_norm == QK_NORM_ALL && a->norm_kind != NORM_RMS) return ERR(err, TESS_E_FORMAT, "arch: norms over all heads must be RMS norms");
-    if (a->rope_dims > a->head_dim || a->rope_dims % 2) return ERR(err, TESS_E_FORMAT, "arch.rope_dims is %u, want an even number up to head_dim %u", a->rope_dims, a->head_dim);
+    if (a->n_heads % a->n_kv_heads)
+        return ERR(err, TESS_E_FORMAT, "arch: %u query heads are not a multiple of %u kv heads", a->n_heads, a->n_kv_heads);
+    if (a->qk_norm == QK_NORM_ALL && a->norm_kind != NORM_RMS)
+        return ERR(err, TESS_E_FORMAT, "arch: norms over all heads must be RMS norms");
+    if (a->rope_dims > a->head_dim || a->rope_dims % 2)
+        return ERR(err, TESS_E_FORMAT, "arch.rope_dims is %u, want an even number up to head_dim %u", a->rope_dims, a->head_dim);
     if (a->act == ACT_SWIGLU_CLAMP && !a->gated_ffn) return ERR(err, TESS_E_FORMAT, "arch.act 5 needs a gate");
     bool needs = false;
     for (uint32_t i = 0; i < a->n_attn_kinds; i++) needs = needs || (a->attn[i].rope_scale == ROPE_SCALE_LONG && a->attn[i].rope_on);
     if (needs && (a->n_factors != a->rope_dims / 2 || a->n_factors > ARCH_MAX_FACTORS))
-        return ERR(err, TESS_E_FORMAT, "arch: %u factors of rope scaling for %u frequencies, at most %d", a->n_factors, a->rope_dims / 2, ARCH_MAX_FACTORS);
+        return ERR(err, TESS_E_FORMAT, "arch: %u factors of rope scaling for %u frequencies, at most %d", a->n_factors,
+                   a->rope_dims / 2, ARCH_MAX_FACTORS);
     for (uint32_t i = 0; needs && i < a->n_factors; i++)
-        if (!(a->short_factor[i] > 0) || !(a->long_factor[i] > 0)) return ERR(err, TESS_E_FORMAT, "arch: factor %u of rope scaling is not positive", i);
+        if (!(a->short_factor[i] > 0) || !(a->long_factor[i] > 0))
+            return ERR(err, TESS_E_FORMAT, "arch: factor %u of rope scaling is not positive", i);
     if (a->kv_lora && (a->n_kv_heads != 1 || a->head_dim <= a->rope_dims || a->qk_norm != QK_NORM_NONE || a->norm_kind != NORM_RMS))
-        return ERR(err, TESS_E_FORMAT, "arch: latent attention wants one kv head, RMS norms, no q/k norms and a head wider than its rope part");
+        return ERR(err, TESS_E_FORMAT,
+                   "arch: latent attention wants one kv head, RMS norms, no q/k norms and a head wider than its rope part");
     if (a->q_lora && !a->kv_lora) return ERR(err, TESS_E_FORMAT, "arch.q_lora is %u without kv_lora", a->q_lora);
     if (a->norm_eps <= 0) return ERR(err, TESS_E_FORMAT, "arch.norm_eps is %g, want a positive number", a->norm_eps);
     if (a->ffn_size == 0) return ERR(err, TESS_E_FORMAT, "arch.ffn_size is 0");
@@ -80,7 +102,8 @@ tess_status arch_check(const arch *a, tess_error *err)
             return ERR(err, TESS_E_FORMAT, "arch.rope_dims is %u, want at least 4 for dynamic scaling", a->rope_dims);
     }
     for (uint32_t i = 0; i < a->n_layers; i++)
-        if (a->layer_attn[i] >= a->n_attn_kinds) return ERR(err, TESS_E_FORMAT, "arch.layer_attn[%u] is %u, there are %u kinds", i, a->layer_attn[i], a->n_attn_kinds);
+        if (a->layer_attn[i] >= a->n_attn_kinds)
+            return ERR(err, TESS_E_FORMAT, "arch.layer_attn[%u] is %u, there are %u kinds", i, a->layer_attn[i], a->n_attn_kinds);
     return TESS_OK;
 }
 
@@ -170,18 +193,23 @@ tess_status arch_get(arch *a, const kvs *k, tess_error *err)
 #undef X
     if (a->n_layers > ARCH_MAX_LAYERS || a->n_attn_kinds > ARCH_MAX_ATTN_KINDS) return arch_check(a, err);
     const void *kinds = kvs_array(k, "arch.layer_attn", KV_U8S, &n);
-    if (!kinds || n != a->n_layers) return ERR(err, TESS_E_FORMAT, "key \"arch.layer_attn\" is missing or has not %u elements", a->n_layers);
+    if (!kinds || n != a->n_layers)
+        return ERR(err, TESS_E_FORMAT, "key \"arch.layer_attn\" is missing or has not %u elements", a->n_layers);
     memcpy(a->layer_attn, kinds, n);
     uint64_t n_long = 0, n_short = 0;
     const void *shorts = kvs_array(k, "arch.short_factor", KV_F32S, &n_short), *longs = kvs_array(k, "arch.long_factor", KV_F32S, &n_long);
     if (shorts && longs) {
-        if (n_short != n_long || n_short > ARCH_MAX_FACTORS) return ERR(err, TESS_E_FORMAT, "keys \"arch.short_factor\" and \"arch.long_factor\" must have the same number of elements, at most %d", ARCH_MAX_FACTORS);
+        if (n_short != n_long || n_short > ARCH_MAX_FACTORS)
+            return ERR(err, TESS_E_FORMAT,
+                       "keys \"arch.short_factor\" and \"arch.long_factor\" must have the same number of elements, at most %d",
+                       ARCH_MAX_FACTORS);
         a->n_factors = (uint32_t)n_short;
         memcpy(a->short_factor, shorts, n_short * sizeof *a->short_factor);
         memcpy(a->long_factor, longs, n_long * sizeof *a->long_factor);
     }
     const uint8_t *moe = kvs_array(k, "arch.layer_moe", KV_U8S, &n);
-    if (a->n_experts && (!moe || n != a->n_layers)) return ERR(err, TESS_E_FORMAT, "key \"arch.layer_moe\" is missing or has not %u elements", a->n_layers);
+    if (a->n_experts && (!moe || n != a->n_layers))
+        return ERR(err, TESS_E_FORMAT, "key \"arch.layer_moe\" is missing or has not %u elements", a->n_layers);
     for (uint32_t i = 0; a->n_experts && i < a->n_layers; i++) a->layer_moe[i] = moe[i] != 0;
     for (uint32_t i = 0; i < a->n_attn_kinds; i++) {
 #define X(t, f) \
@@ -331,7 +359,9 @@ bool role_shape(const arch *a, uint32_t role, uint32_t part, int32_t layer, uint
     const role_info *r = role_get(role);
     uint64_t h = a->hidden_size, q = (uint64_t)a->n_heads * a->head_dim, k = (uint64_t)a->n_kv_heads * a->head_dim;
     *rows = *cols = 0;
-    if (!r || layer >= (int32_t)a->n_layers || !has_norm(a, role) || !in_ffn(a, role, layer) || !in_attention(a, role) || (part != PART_DATA && part != PART_BIAS)) return false;
+    if (!r || layer >= (int32_t)a->n_layers || !has_norm(a, role) || !in_ffn(a, role, layer) || !in_attention(a, role) ||
+        (part != PART_DATA && part != PART_BIAS))
+        return false;
     switch (role) {
     case ROLE_EMBED: case ROLE_HEAD: *rows = a->vocab_size; *cols = h; break;
     case ROLE_POS_EMBED: *rows = a->max_ctx; *cols = h; break;

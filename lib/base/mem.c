@@ -23,7 +23,8 @@ tess_status mem_from_host(mem *out, const tess_host *host, tess_error *err)
 {
     *out = mem_libc;
     if (!host) return TESS_OK;
-    if (host->struct_size < sizeof *host) return ERR(err, TESS_E_ARG, "host.struct_size is %u, want at least %zu", host->struct_size, sizeof *host);
+    if (host->struct_size < sizeof *host)
+        return ERR(err, TESS_E_ARG, "host.struct_size is %u, want at least %zu", host->struct_size, sizeof *host);
     if (!host->alloc != !host->release) return ERR(err, TESS_E_ARG, "host.alloc and host.release must both be set, or neither");
     out->user = host->user;
     out->log = host->log;

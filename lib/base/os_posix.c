@@ -58,7 +58,9 @@ tess_status os_pread(const os_file *f, void *dst, size_t n, uint64_t off, const 
         ssize_t got = pread(f->fd, p + done, n - done, (off_t)(off + done));
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return err_set_os(err, TESS_E_IO, "%s: read error at offset %llu", path, (unsigned long long)(off + done));
-        if (got == 0) return ERR(err, TESS_E_IO, "%s: ends at offset %llu, %zu more bytes expected", path, (unsigned long long)(off + done), n - done);
+        if (got == 0)
+            return ERR(err, TESS_E_IO, "%s: ends at offset %llu, %zu more bytes expected", path, (unsigned long long)(off + done),
+                       n - done);
         done += (size_t)got;
     }
     return TESS_OK;
@@ -73,7 +75,8 @@ bool os_file_changed(const os_file *f)
 tess_status os_map(const os_file *f, uint64_t off, size_t len, const void **out, const char *path, tess_error *err)
 {
     *out = NULL;
-    if (len == 0 || off % 4096 || !range_in(off, len, f->size)) return ERR(err, TESS_E_ARG, "%s: cannot map %zu bytes at %llu", path, len, (unsigned long long)off);
+    if (len == 0 || off % 4096 || !range_in(off, len, f->size))
+        return ERR(err, TESS_E_ARG, "%s: cannot map %zu bytes at %llu", path, len, (unsigned long long)off);
     void *p = mmap(NULL, len, PROT_READ, MAP_PRIVATE, f->fd, (off_t)off);
     if (p == MAP_FAILED) return err_set_os(err, TESS_E_IO, "%s: cannot map %zu bytes at offset %llu", path, len, (unsigned long long)off);
     *out = p;
@@ -103,7 +106,8 @@ tess_status os_out_open(os_out *o, const mem *m, const char *path, tess_error *e
     if (path[dir] == 0) return ERR(err, TESS_E_ARG, "%s: is not the name of a file", path);
     struct stat st_now;
     if (stat(path, &st_now) == 0 && !S_ISREG(st_now.st_mode)) /* the rename would replace /dev/null, or fail after all the work */
-        return ERR(err, TESS_E_IO, "%s: is %s, not a regular file; nothing was written", path, S_ISDIR(st_now.st_mode) ? "a directory" : "a device or pipe");
+        return ERR(err, TESS_E_IO, "%s: is %s, not a regular file; nothing was written", path,
+                   S_ISDIR(st_now.st_mode) ? "a directory" : "a device or pipe");
     o->path = mem_strndup(m, path, strlen(path));
     o->tmp = mem_alloc(m, room);
     if (!o->path || !o->tmp) {
@@ -236,8 +240,11 @@ tess_status os_read_whole(const char *path, uint64_t max, const mem *m, char **o
     TRY(os_open_read(&f, path, err));
     tess_status st = TESS_OK;
     char *p = NULL;
-    if (f.size > max) st = ERR(err, TESS_E_FORMAT, "%s: is %llu bytes, the limit is %llu", path, (unsigned long long)f.size, (unsigned long long)max);
-    else if (!(p = mem_alloc(m, (size_t)f.size + 1))) st = ERR(err, TESS_E_NOMEM, "%s: no memory for %llu bytes", path, (unsigned long long)f.size);
+    if (f.size > max)
+        st = ERR(err, TESS_E_FORMAT, "%s: is %llu bytes, the limit is %llu", path, (unsigned long long)f.size,
+                 (unsigned long long)max);
+    else if (!(p = mem_alloc(m, (size_t)f.size + 1)))
+        st = ERR(err, TESS_E_NOMEM, "%s: no memory for %llu bytes", path, (unsigned long long)f.size);
     else st = os_pread(&f, p, (size_t)f.size, 0, path, err);
     if (st < 0) mem_free(m, p);
     else {
