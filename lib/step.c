@@ -84,12 +84,12 @@ static tess_status take_pages(tess_ctx *c, uint32_t *n, tess_error *err)
     for (uint32_t i = 0; i < *n; i++) {
         ctx_seq *s = &c->seqs[c->batch_seq[i]];
         tess_status st = reserve(c, s, c->take[i], err);
-        if (st == TESS_E_KV_FULL) full = st;
+        if (st == TESS_E_KV_FULL) full = st, c->take[i] = 0; /* the rows may be in its table already, in pages of others */
         else if (st < 0) return st;
     }
     for (uint32_t i = 0; i < *n; i++) {
         ctx_seq *s = &c->seqs[c->batch_seq[i]];
-        bool ready = true;
+        bool ready = c->take[i] > 0;
         for (uint32_t g = 0; g < c->kv.n_groups; g++) ready = ready && s->tables[g].n * c->p.page_tokens >= s->n_done + c->take[i];
         if (!ready || s->n_done + c->take[i] > s->n) continue;
         c->batch_seq[kept] = c->batch_seq[i];

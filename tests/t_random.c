@@ -345,8 +345,51 @@ static void draws_without_memory(void **state)
     }
 }
 
+/* A fork that finds no page for a copy of what it shares waits: it does not write where the other one, further on, still reads. */
+static void shared_pages_are_not_written(void **state)
+{
+    UNUSED(state);
+    tiny_model t = MAKE(.config = kinds[0].config);
+    tess_model *m = convert(&t, NULL, 1, 1);
+    tess_ctx_params cp;
+    tess_event ev[4];
+    size_t n;
+    tess_seq fork;
+    const ids prompt = L(46);
+    ids got = {.n = 0}, want = {.n = 0}, short_got = {.n = 0}, short_want = {.n = 0}, begin = prompt;
+    const tess_seq_params p = greedy(2);
+    begin.n = 20;
+    tess_ctx_params_init(&cp);
+    tess_ctx *alone = open_ctx(m, &cp);
+    tess_seq s = add(alone, &prompt, &p);
+    drain(alone, s, &want);
+    tess_seq_close(alone, s);
+    drain(alone, add(alone, &begin, &p), &short_want);
+    cp.max_seqs = 2;
+    cp.max_step_tokens = 4;
+    cp.page_tokens = 16;
+    cp.kv_bytes = 3 * 16 * 2 * 2 * 32 * 4;
+    tess_ctx *c = open_ctx(m, &cp);
+    s = add(c, &prompt, &p);
+    for (int i = 0; i < 9; i++) assert_int_equal(tess_step(c, ev, 4, &n, NULL), TESS_OK); /* 36 ids in three pages */
+    assert_int_equal(tess_seq_fork(c, s, 20, &fork, NULL), TESS_OK);
+    for (tess_status st; (st = tess_step(c, ev, 4, &n, NULL)) != TESS_IDLE;) {
+        assert_int_equal(st, TESS_OK);
+        for (size_t i = 0; i < n; i++) {
+            ids *to = ev[i].seq == fork ? &short_got : &got;
+            if (ev[i].kind == TESS_EV_TOKEN) to->id[to->n++] = ev[i].token;
+        }
+    }
+    check_same("the sequence", &got, &want);
+    check_same("its fork", &short_got, &short_want);
+    tess_ctx_close(c);
+    tess_ctx_close(alone);
+    tess_model_close(m);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_order_of_calls), cmocka_unit_test(draws_without_memory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(any_order_of_calls), cmocka_unit_test(draws_without_memory),
+                                       cmocka_unit_test(shared_pages_are_not_written)};
     return cmocka_run_group_tests(tests, make_work, remove_work);
 }
