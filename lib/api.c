@@ -446,7 +446,9 @@ tess_status tess_ctx_kv_stats(const tess_ctx *c, tess_kv_stats *out, tess_error 
                        .pages_used = c->kv.pages_live,
                        .pages_shared = c->kv.pages_shared,
                        .bytes_per_page = kv_bytes_per_page(&c->kv),
-                       .preemptions = c->preemptions};
+                       .preemptions = c->preemptions,
+                       .pages_kept = c->kv.prefix.pages,
+                       .tokens_shared = c->tokens_shared};
     for (uint32_t i = 0; i < c->p.max_seqs; i++) {
         s.seqs_open += c->seqs[i].open;
         s.seqs_waiting += c->seqs[i].open && c->seqs[i].n_done < c->seqs[i].n;

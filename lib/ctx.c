@@ -5,6 +5,8 @@
 
 static uint32_t kv_dtype_of(int32_t choice) { return choice == TESS_KV_F32 ? DT_F32 : choice == TESS_KV_INT8 ? DT_I8 : DT_F16; }
 
+enum { PREFIX_BYTES = 256 << 20 };
+
 /* Fills the defaults; refuses what can not be. */
 static tess_status resolve(const tess_model *m, const tess_ctx_params *in, tess_ctx_params *p, tess_error *err)
 {
@@ -20,6 +22,9 @@ static tess_status resolve(const tess_model *m, const tess_ctx_params *in, tess_
         return ERR(err, TESS_E_ARG, "a context of %u tokens was asked for; the model is made for %u", p->max_seq_tokens, limit);
     if (p->max_step_tokens > 1 << 20) return ERR(err, TESS_E_ARG, "max_step_tokens is %u, the limit is %d", p->max_step_tokens, 1 << 20);
     if (p->kv_dtype < TESS_KV_AUTO || p->kv_dtype > TESS_KV_INT8) return ERR(err, TESS_E_ARG, "kv_dtype %d is unknown", p->kv_dtype);
+    if (p->prefix_bytes < -1)
+        return ERR(err, TESS_E_ARG, "prefix_bytes is %lld; give bytes, 0 for the default, or -1", (long long)p->prefix_bytes);
+    if (p->prefix_bytes == 0) p->prefix_bytes = PREFIX_BYTES;
     return TESS_OK;
 }
 
@@ -82,6 +87,7 @@ static tess_status open_parts(tess_ctx *c, const tess_ctx_params *asked, tess_er
     TRY(resolve(m, asked, &c->p, err));
     uint64_t budget = c->p.kv_bytes ? c->p.kv_bytes : UINT64_MAX / 2;
     TRY(kv_pool_open(&c->kv, &c->m, &m->a, &m->shards, kv_dtype_of(c->p.kv_dtype), c->p.page_tokens, budget, err));
+    kv_prefix_open(&c->kv, c->p.prefix_bytes < 0 ? 0 : (uint64_t)c->p.prefix_bytes);
     if (m->devices.n) TRY(open_devices(c, err));
     if (m->nodes) {
         c->pages = (kv_memory){m, nodes_page_alloc, nodes_page_free, nodes_page_copy};
@@ -217,7 +223,7 @@ tess_status ctx_seq_fork(tess_ctx *c, ctx_seq *src, size_t keep, tess_seq *out, 
     tess_status st = ctx_seq_append(c, s, src->ids, keep, err);
     s->n_done = s->rope_key == src->rope_key ? MIN(keep, src->n_done) : 0;
     if (pages_lost(c, src, s->n_done)) s->n_done = 0;
-    for (uint32_t g = 0; st >= 0 && g < c->kv.n_groups; g++) st = kv_table_fork(&c->kv, &src->tables[g], s->n_done, &s->tables[g], err);
+    for (uint32_t g = 0; st >= 0 && g < c->kv.n_groups; g++) st = kv_table_fork(&c->kv, g, &src->tables[g], s->n_done, &s->tables[g], err);
     if (st >= 0 && keep == src->n && src->n_done == src->n && src->has_logits) {
         s->logits = mem_calloc(&c->m, c->model->a.vocab_size, sizeof *s->logits);
         if (!s->logits) st = ERR(err, TESS_E_NOMEM, "no memory for logits");

@@ -6,6 +6,8 @@
  * order of opening until max_step_tokens rows are taken. State changes only after the forward pass succeeded, so a failed
  * or cancelled step leaves every sequence as it was (pages already taken stay with their sequence; their slots count as unwritten).
  * When pages run out, a sequence that has nothing to run, or else the youngest, gives its own back and is computed again later.
+ * Before a prompt is run, the pages that are kept for its beginning become its own (kv_prefix.c), but for a sequence whose every
+ * row has to be computed.
  *
  * Contexts of one model on several devices take turns with all that they ask of these (tess_model.turn): a body with what it needs, a
  * head, opening and closing. Between two launches of a barrier, one on each device, the kernel of the first waits for the second, and
@@ -42,7 +44,7 @@ struct tess_ctx {
     kv_pool kv;
     exec *exec;
     ctx_seq *seqs;          /* [max_seqs] */
-    uint64_t opened, preemptions;
+    uint64_t opened, preemptions, tokens_shared;
     uint32_t cancel;        /* atomic */
     sampler_work work;
     /* one step's arrays, [max_step_tokens] or [max_seqs] */

@@ -59,45 +59,58 @@ static bool page_copy(const kv_pool *p, uint32_t rank, void *dst, const void *sr
     return true;
 }
 
-/* Frees the spare pages of all groups, so that their bytes can serve another group. */
-static void drop_spare(kv_pool *p)
+/* Frees the spare pages of all groups, so that their bytes can serve another group; false: there were none. */
+static bool drop_spare(kv_pool *p)
 {
+    bool some = false;
     for (uint32_t g = 0; g < p->n_groups; g++)
         while (p->groups[g].free) {
             kv_page *page = p->groups[g].free;
             p->groups[g].free = page->next;
             p->allocated -= p->groups[g].total_bytes;
             page_delete(p, page);
+            some = true;
         }
+    return some;
 }
 
 void kv_pool_close(kv_pool *p)
 {
-    if (p->m) drop_spare(p);
+    if (p->m) kv_prefix_close(p), (void)drop_spare(p);
     *p = (kv_pool){0};
 }
 
+/* A page of new memory; NULL: there is none. */
+static kv_page *page_make(kv_pool *p, const kv_group *g)
+{
+    kv_page *page = mem_zalloc(p->m, sizeof *page);
+    bool ok = page != NULL;
+    for (uint32_t r = 0; ok && r < p->n_ranks; r++) ok = (page->data[r] = page_data(p, r, g->page_bytes[r])) != NULL;
+    if (!ok) {
+        if (page) page_delete(p, page);
+        return NULL;
+    }
+    p->allocated += g->total_bytes;
+    p->pages_made++;
+    return page;
+}
+
+/* A spare page, or a new one; what others left behind goes before one is refused. */
 static tess_status page_new(kv_pool *p, uint32_t group, kv_page **out, tess_error *err)
 {
     kv_group *g = &p->groups[group];
-    kv_page *page = g->free;
-    if (page) g->free = page->next;
-    else {
-        if (p->budget - p->allocated < g->total_bytes) drop_spare(p);
-        if (p->budget - p->allocated < g->total_bytes)
-            return ERR(err, TESS_E_KV_FULL,
-                       "the KV memory is used up: %llu of %llu bytes hold pages; allow more, or use fewer or shorter sequences",
-                       (unsigned long long)p->allocated, (unsigned long long)p->budget);
-        page = mem_zalloc(p->m, sizeof *page);
-        bool ok = page != NULL;
-        for (uint32_t r = 0; ok && r < p->n_ranks; r++) ok = (page->data[r] = page_data(p, r, g->page_bytes[r])) != NULL;
-        if (!ok) {
-            if (page) page_delete(p, page);
-            return ERR(err, TESS_E_NOMEM, "no memory for a KV page of %llu bytes", (unsigned long long)g->total_bytes);
-        }
-        p->allocated += g->total_bytes;
-        p->pages_made++;
-    }
+    kv_page *page = NULL;
+    bool fits;
+    do {
+        fits = p->budget - p->allocated >= g->total_bytes;
+        if (g->free) page = g->free, g->free = page->next;
+        else if (fits) page = page_make(p, g);
+    } while (!page && (drop_spare(p) || kv_prefix_drop(p)));
+    if (!page && fits) return ERR(err, TESS_E_NOMEM, "no memory for a KV page of %llu bytes", (unsigned long long)g->total_bytes);
+    if (!page)
+        return ERR(err, TESS_E_KV_FULL,
+                   "the KV memory is used up: %llu of %llu bytes hold pages; allow more, or use fewer or shorter sequences",
+                   (unsigned long long)p->allocated, (unsigned long long)p->budget);
     page->refs = 1;
     page->next = NULL;
     p->pages_live++;
@@ -105,17 +118,37 @@ static tess_status page_new(kv_pool *p, uint32_t group, kv_page **out, tess_erro
     return TESS_OK;
 }
 
+static void page_ref(kv_pool *p, uint32_t group, kv_page *page)
+{
+    page->refs++;
+    if (page->refs == 2) p->pages_shared++;
+    if (page->refs > 1) return;
+    p->pages_live++; /* it was kept */
+    p->prefix.bytes -= p->groups[group].total_bytes;
+    p->prefix.pages--;
+}
+
+void kv_page_spare(kv_pool *p, uint32_t group, kv_page *page)
+{
+    p->prefix.bytes -= p->groups[group].total_bytes;
+    p->prefix.pages--;
+    page->next = p->groups[group].free;
+    p->groups[group].free = page;
+}
+
 static void page_unref(kv_pool *p, uint32_t group, kv_page *page)
 {
     if (!page) return;
     if (page->refs == 2) p->pages_shared--;
     if (--page->refs > 0) return;
-    page->next = p->groups[group].free;
-    p->groups[group].free = page;
     p->pages_live--;
+    p->prefix.bytes += p->groups[group].total_bytes;
+    p->prefix.pages++;
+    if (!page->node) kv_page_spare(p, group, page);
+    while (p->prefix.bytes > p->prefix.limit && kv_prefix_drop(p)) {}
 }
 
-static bool table_room(kv_pool *p, kv_table *t, size_t want)
+bool kv_table_room(kv_pool *p, kv_table *t, size_t want)
 {
     if (want <= t->cap) return true;
     size_t cap = t->cap, unused;
@@ -134,11 +167,17 @@ static void table_set(const kv_pool *p, kv_table *t, size_t i, kv_page *page)
     for (uint32_t r = 0; r < p->n_ranks; r++) t->base[r][i] = page ? page->data[r] : NULL;
 }
 
+void kv_table_share(kv_pool *p, uint32_t group, kv_table *t, size_t i, kv_page *page)
+{
+    if (page) page_ref(p, group, page);
+    table_set(p, t, i, page);
+}
+
 /* A page that others hold as well is replaced by a copy. */
 static tess_status make_own(kv_pool *p, uint32_t group, kv_table *t, size_t i, tess_error *err)
 {
     kv_page *old = t->pages[i], *page;
-    if (old->refs == 1) return TESS_OK;
+    if (old->refs == 1) return kv_prefix_forget(p, group, old), TESS_OK;
     TRY(page_new(p, group, &page, err));
     bool ok = true;
     for (uint32_t r = 0; ok && r < p->n_ranks; r++) ok = page_copy(p, r, page->data[r], old->data[r], p->groups[group].page_bytes[r]);
@@ -154,7 +193,7 @@ static tess_status make_own(kv_pool *p, uint32_t group, kv_table *t, size_t i, t
 tess_status kv_table_reserve(kv_pool *p, uint32_t group, kv_table *t, uint64_t from, uint64_t to, tess_error *err)
 {
     size_t first = (size_t)(from / p->page_tokens), end = (size_t)ceil_div(to, p->page_tokens);
-    if (!table_room(p, t, end)) return ERR(err, TESS_E_NOMEM, "no memory for a block table of %zu pages", end);
+    if (!kv_table_room(p, t, end)) return ERR(err, TESS_E_NOMEM, "no memory for a block table of %zu pages", end);
     for (size_t i = first; i < MIN(end, t->n); i++)
         if (t->pages[i]) TRY(make_own(p, group, t, i, err));
     while (t->n < end) {
@@ -169,28 +208,29 @@ void kv_table_truncate(kv_pool *p, uint32_t group, kv_table *t, uint64_t keep)
 {
     size_t n = (size_t)ceil_div(keep, p->page_tokens);
     while (t->n > n) page_unref(p, group, t->pages[--t->n]);
+    t->passed = MIN(t->passed, t->n);
+}
+
+size_t kv_first_page(const kv_pool *p, uint32_t group, uint64_t pos)
+{
+    const uint32_t w = p->groups[group].window;
+    return w == 0 || pos + 1 <= w ? 0 : (size_t)((pos + 1 - w) / p->page_tokens);
 }
 
 void kv_table_pass(kv_pool *p, uint32_t group, kv_table *t, uint64_t pos)
 {
-    uint32_t w = p->groups[group].window;
-    if (w == 0 || pos + 1 <= w) return;
-    size_t dead = MIN(t->n, (size_t)((pos + 1 - w) / p->page_tokens));
-    for (size_t i = dead; i > 0 && t->pages[i - 1]; i--) { /* earlier ones were given back before */
-        page_unref(p, group, t->pages[i - 1]);
-        table_set(p, t, i - 1, NULL);
+    size_t dead = MIN(t->n, kv_first_page(p, group, pos));
+    for (; t->passed < dead; t->passed++) {
+        page_unref(p, group, t->pages[t->passed]);
+        table_set(p, t, t->passed, NULL);
     }
 }
 
-tess_status kv_table_fork(kv_pool *p, const kv_table *src, uint64_t keep, kv_table *dst, tess_error *err)
+tess_status kv_table_fork(kv_pool *p, uint32_t group, const kv_table *src, uint64_t keep, kv_table *dst, tess_error *err)
 {
     size_t n = MIN(src->n, (size_t)ceil_div(keep, p->page_tokens));
-    if (!table_room(p, dst, n)) return ERR(err, TESS_E_NOMEM, "no memory for a block table of %zu pages", n);
-    for (size_t i = 0; i < n; i++) {
-        kv_page *page = src->pages[i];
-        if (page && ++page->refs == 2) p->pages_shared++;
-        table_set(p, dst, i, page);
-    }
+    if (!kv_table_room(p, dst, n)) return ERR(err, TESS_E_NOMEM, "no memory for a block table of %zu pages", n);
+    for (size_t i = 0; i < n; i++) kv_table_share(p, group, dst, i, src->pages[i]);
     dst->n = n;
     return TESS_OK;
 }

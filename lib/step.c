@@ -7,6 +7,15 @@ static bool wants_rows(const tess_ctx *c, const ctx_seq *s)
     return !s->finished || ((s->p.flags & TESS_SEQ_FEED_LAST) && s->n <= c->p.max_seq_tokens);
 }
 
+/* What a prompt has in common with sequences before it need not be run, but for its last id. */
+static void share_prefix(tess_ctx *c, ctx_seq *s)
+{
+    if (s->n_done % c->p.page_tokens || (s->p.flags & TESS_SEQ_ALL_LOGITS)) return;
+    const size_t done = kv_prefix_take(&c->kv, s->rope_key, s->ids, s->n - 1, s->tables, s->n_done);
+    c->tokens_shared += done - s->n_done;
+    s->n_done = done;
+}
+
 /* Fills batch_seq and take: decoding sequences first, then prompts by order of opening. Gives the number of sequences. */
 static uint32_t choose(tess_ctx *c)
 {
@@ -26,6 +35,7 @@ static uint32_t choose(tess_ctx *c)
         }
         if (!next) break;
         after = next->opened;
+        share_prefix(c, next);
         c->batch_seq[n] = (uint32_t)(next - c->seqs);
         c->take[n] = (uint32_t)MIN((size_t)room, next->n - next->n_done);
         room -= c->take[n++];
@@ -249,13 +259,15 @@ static tess_status sample(tess_ctx *c, ctx_seq *s, tess_event *ev, size_t *n, te
     return TESS_OK;
 }
 
-/* After a pass that succeeded: positions count as done, pages behind windows go, complete sequences draw their next id. */
+/* After a pass that succeeded: positions count as done, full pages are kept for others, pages behind windows go, complete sequences draw their next id. */
 static tess_status commit(tess_ctx *c, uint32_t n_seqs, tess_event *ev, size_t *n, tess_error *err)
 {
     tess_status worst = TESS_OK;
     for (uint32_t i = 0; i < n_seqs; i++) {
         ctx_seq *s = &c->seqs[c->batch_seq[i]];
         s->n_done += c->take[i];
+        if (s->n_done % c->p.page_tokens < c->take[i] && !(s->p.flags & TESS_SEQ_ALL_LOGITS))
+            kv_prefix_keep(&c->kv, s->rope_key, s->ids, s->n_done, s->tables);
         for (uint32_t g = 0; g < c->kv.n_groups; g++) kv_table_pass(&c->kv, g, &s->tables[g], s->n_done);
         const bool complete = s->n_done == s->n;
         s->has_logits = complete && !s->has_best;

@@ -234,6 +234,11 @@ typedef struct {
      * pos is the position of the input token, logits has vocab_size floats and holds during the call only. */
     void (*on_logits)(void *user, tess_seq seq, uint64_t pos, const float *logits, size_t n);
     void *logits_user;
+    /* A sequence that begins with the same ids as another one of the context, page by page, takes its KV pages instead of
+     * computing them: the same bits (TESS_COMPUTE_AUTO: as near). Pages of sequences that are closed are kept for this, those used
+     * least recently going first when others need their memory or they are more than this: bytes over all ranks;
+     * 0 = 256 MB, -1 = no such sharing. */
+    int64_t prefix_bytes;
 } tess_ctx_params;
 TESS_API void tess_ctx_params_init_(tess_ctx_params *p, size_t size);
 #define tess_ctx_params_init(p) tess_ctx_params_init_((p), sizeof *(p))
@@ -256,7 +261,7 @@ typedef struct {
     const tess_token *stop; /* ids that end the sequence; with n_stop 0 the model's eos list counts */
 } tess_seq_params;
 enum {
-    TESS_SEQ_ALL_LOGITS = 1, /* on_logits for every input row, the prompt's included */
+    TESS_SEQ_ALL_LOGITS = 1, /* on_logits for every input row, the prompt's included: all are computed, none is shared */
     TESS_SEQ_IGNORE_EOS = 2, /* generate on after an id of the stop list */
     TESS_SEQ_FEED_LAST = 4   /* also run the last generated id, so that its logits are reported */
 };
@@ -303,7 +308,9 @@ TESS_API tess_status tess_sample(const float *logits, size_t n, const tess_token
 
 typedef struct {
     uint32_t struct_size, page_tokens, seqs_open, seqs_waiting;
-    uint64_t pages_total, pages_used, pages_shared, bytes_per_page, preemptions;
+    uint64_t pages_total, pages_used, pages_shared, bytes_per_page, preemptions; /* used: by sequences; shared: by several */
+    uint64_t pages_kept;    /* of no sequence, for those to come (prefix_bytes) */
+    uint64_t tokens_shared; /* that prompts did not compute, so far */
 } tess_kv_stats;
 TESS_API void tess_kv_stats_init_(tess_kv_stats *p, size_t size);
 #define tess_kv_stats_init(p) tess_kv_stats_init_((p), sizeof *(p))

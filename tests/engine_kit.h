@@ -49,6 +49,7 @@ static inline tess_status open_ctx(tess_model *m, uint32_t seqs, uint32_t chunk,
     p.kv_bytes = kv_bytes;
     p.kv_dtype = TESS_KV_INT8;
     p.page_tokens = 16;
+    p.prefix_bytes = -1; /* every sequence computes all of its own */
     return tess_ctx_open(m, &p, c, e);
 }
 

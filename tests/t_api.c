@@ -18,12 +18,12 @@ static void sizes_are_pinned(void **state)
     assert_int_equal(sizeof(tess_host), 40);
     assert_int_equal(sizeof(tess_model_params), 64);
     assert_int_equal(offsetof(tess_model_params, devices), 24);
-    assert_int_equal(sizeof(tess_ctx_params), 48);
+    assert_int_equal(sizeof(tess_ctx_params), 56);
     assert_int_equal(offsetof(tess_ctx_params, on_logits), 32);
     assert_int_equal(sizeof(tess_seq_params), 72);
     assert_int_equal(offsetof(tess_seq_params, seed), 48);
     assert_int_equal(sizeof(tess_stream_params), 24);
-    assert_int_equal(sizeof(tess_kv_stats), 56);
+    assert_int_equal(sizeof(tess_kv_stats), 72);
     assert_int_equal(sizeof(tess_device_info), 160);
     assert_int_equal(offsetof(tess_model_info, stream_bytes), sizeof(tess_model_info) - 8);
 }

@@ -277,7 +277,7 @@ static void kv_pages_come_and_go(void **state)
     assert_int_equal(t.n, 2);
     assert_int_equal(p.pages_live, 2);
     kv_page *first = t.pages[0], *second = t.pages[1];
-    assert_int_equal(kv_table_fork(&p, &t, 17, &u, &e), TESS_OK);
+    assert_int_equal(kv_table_fork(&p, 0, &t, 17, &u, &e), TESS_OK);
     assert_int_equal(p.pages_shared, 2);
     memset(second->data[0], 7, 64);
     assert_int_equal(kv_table_reserve(&p, 0, &u, 17, 18, &e), TESS_OK); /* writing into a shared page copies it */

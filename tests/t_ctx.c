@@ -260,6 +260,7 @@ static void fork_and_truncate_share_and_recompute(void **state)
     tess_ctx_params p;
     tess_ctx_params_init(&p);
     p.max_seqs = 3;
+    p.prefix_bytes = -1;
     tess_ctx *c = open_ctx(m, &p);
     assert_int_equal(drain(c, add_seq(c, STEPS, 0, 50, 0), want), STEPS);
     tess_seq s = add_seq(c, STEPS, 0, 96, 0); /* begins with the same 50 ids */

@@ -1,6 +1,6 @@
 /*
  * t_cuda_kinds.c - what models of several kinds have on virtual devices (tests/cuemu): near the CPU, and the same bits on two devices that
- * can not read each other's memory as on one; tables of positions that grow.
+ * can not read each other's memory as on one; tables of positions that grow; pages that sequences share.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -141,9 +141,53 @@ static void tables_grow(void **state)
     grow(true);
 }
 
+/* A second sequence with the same beginning has the pages of the first one on all devices, and its bits; so has a third one that
+ * comes when both are gone. */
+static void beginnings_are_shared(void **state)
+{
+    (void)state;
+    static const char *const lists[] = {"cuda:0", "cuda:0,1", "cuda:0,1,0"};
+    model_kit x;
+    tess_error e;
+    char file[FILE_NAME];
+    name_of(file, "prefix");
+    model_kit_init(&x);
+    x.both_signs = true;
+    if (!model_kit_write(&x, file, &e)) fail_msg("%s", e.text);
+    for (unsigned i = 0; i < ARRAY_LEN(lists); i++) {
+        tess_model *m;
+        tess_ctx *c = NULL;
+        tess_ctx_params p;
+        tess_kv_stats stats;
+        tess_seq s[3];
+        result r[3] = {{.n = 0}, {.n = 0}, {.n = 0}};
+        cuemu_reset(i + 1);
+        tess_ctx_params_init(&p);
+        tess_kv_stats_init(&stats);
+        p.max_seqs = 2, p.page_tokens = 16, p.kv_dtype = TESS_KV_INT8;
+        tess_status st = open_on(file, lists[i], NULL, &m, &e);
+        if (st >= 0) st = tess_ctx_open(m, &p, &c, &e);
+        for (int k = 0; st >= 0 && k < 3; k++) {
+            st = add_seq(c, 50, 1, &s[k], &e);
+            if (st >= 0) st = drain(c, s[k], &r[k], &e);
+            if (k == 1) tess_seq_close(c, s[0]), tess_seq_close(c, s[1]);
+        }
+        if (st >= 0) st = tess_ctx_kv_stats(c, &stats, &e);
+        if (st < 0) fail_msg("%s: %s", lists[i], e.text);
+        equal(&r[0], &r[1]);
+        equal(&r[0], &r[2]);
+        assert_int_equal(stats.tokens_shared, 2 * 48);
+        tess_ctx_close(c);
+        tess_model_close(m);
+        no_reports();
+    }
+    unlink(file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(beginnings_are_shared),
         cmocka_unit_test(kinds_of_models),
         cmocka_unit_test(tables_grow),
     };

@@ -78,6 +78,7 @@ static tess_status open_setup(const char *file, const setup *s, mode how, marks 
     q.max_step_tokens = s->chunk;
     q.kv_dtype = how.kv;
     q.page_tokens = s->page;
+    q.prefix_bytes = -1;
     q.on_logits = on_row;
     q.logits_user = to;
     *c = NULL;

@@ -74,6 +74,7 @@ static tess_ctx *open_ctx(void)
     tess_ctx_params_init(&p);
     p.max_seqs = N_SEQS;
     p.max_step_tokens = 33;
+    p.prefix_bytes = -1;
     p.on_logits = on_logits;
     if (tess_ctx_open(model, &p, &c, &e) != TESS_OK) fail_msg("%s", e.text);
     return c;

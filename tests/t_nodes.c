@@ -197,6 +197,7 @@ static tess_ctx *open_ctx(tess_model *m)
     p.max_seqs = 2;
     p.kv_dtype = TESS_KV_F32;
     p.page_tokens = 32;
+    p.prefix_bytes = -1;
     if (tess_ctx_open(m, &p, &c, &e) < 0) fail_msg("%s", e.text);
     return c;
 }

@@ -95,7 +95,9 @@ static void do_append(world *w, shadow *s)
     int32_t more[LIMIT + 1];
     size_t n = below(w, 4) ? below(w, 9) : below(w, 70);
     bool bad = n && below(w, 10) == 0;
+    const shadow *like = &w->s[below(w, SEQS)]; /* goes on as another sequence does, for a while */
     for (size_t i = 0; i < n; i++) more[i] = (int32_t)below(w, 64);
+    for (size_t i = s->n; i < like->n && i - s->n < n && below(w, 40); i++) more[i - s->n] = like->ids[i];
     if (bad) more[n - 1] = below(w, 2) ? 64 : -1;
     tess_status st = tess_seq_append(w->c, s->id, more, n, NULL);
     if (bad || s->n + n > LIMIT) {
@@ -259,7 +261,7 @@ static tess_model *open_failing(failing *f, unsigned ranks)
 }
 
 typedef struct {
-    uint64_t checks, full, refused, preempted;
+    uint64_t checks, full, refused, preempted, shared;
 } totals;
 
 static void random_calls(unsigned round, totals *sum)
@@ -271,7 +273,9 @@ static void random_calls(unsigned round, totals *sum)
     w.m = open_failing(&f, 1 + round % 2);
     tess_ctx_params_init(&cp);
     cp.max_seq_tokens = LIMIT;
+    cp.prefix_bytes = -1;
     w.alone = open_ctx(w.m, &cp);
+    cp.prefix_bytes = round % 3 == 2 ? 5 * 16 * 2 * 2 * 32 * 4 : 0; /* a few pages */
     cp.max_seqs = SEQS;
     cp.max_step_tokens = 1 + below(&w, 40);
     cp.page_tokens = 16;
@@ -285,6 +289,7 @@ static void random_calls(unsigned round, totals *sum)
     tess_kv_stats_init(&stats);
     assert_int_equal(tess_ctx_kv_stats(w.c, &stats, NULL), TESS_OK);
     sum->preempted += stats.preemptions;
+    sum->shared += stats.tokens_shared;
     sum->checks += w.checks;
     sum->full += w.full;
     sum->refused += w.refused;
@@ -301,9 +306,9 @@ static void any_order_of_calls(void **state)
         tiny_model t = MAKE(.qkv_bias = kinds[i].qkv_bias, .config = kinds[i].config);
         tess_model_close(convert(&t, NULL, 2, 1));
         for (unsigned round = 0; round < ROUNDS; round++) random_calls(round, &sum);
-        print_message("%s: %u rows compared, %u calls refused, %u times no pages, %u preemptions\n", kinds[i].name,
-                      (unsigned)sum.checks, (unsigned)sum.refused, (unsigned)sum.full, (unsigned)sum.preempted);
-        assert_true(sum.checks > 100 && sum.refused > 50 && sum.full > 0 && sum.preempted > 20);
+        print_message("%s: %u rows compared, %u calls refused, %u times no pages, %u preemptions, %u ids shared\n", kinds[i].name,
+                      (unsigned)sum.checks, (unsigned)sum.refused, (unsigned)sum.full, (unsigned)sum.preempted, (unsigned)sum.shared);
+        assert_true(sum.checks > 100 && sum.refused > 50 && sum.full > 0 && sum.preempted > 20 && sum.shared > 100);
     }
 }
 
@@ -360,6 +365,7 @@ static void shared_pages_are_not_written(void **state)
     const tess_seq_params p = greedy(2);
     begin.n = 20;
     tess_ctx_params_init(&cp);
+    cp.prefix_bytes = -1;
     tess_ctx *alone = open_ctx(m, &cp);
     tess_seq s = add(alone, &prompt, &p);
     drain(alone, s, &want);

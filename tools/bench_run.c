@@ -121,6 +121,7 @@ int bench_run_open(const bench_options *o, tess_model *m, const tess_model_info 
     p.max_seq_tokens = longest(&o->depth) + longest_test(o);
     p.kv_dtype = (int32_t)(r->kv = kv);
     p.page_tokens = o->page;
+    p.prefix_bytes = -1; /* every repetition computes */
     r->info = info;
     r->random = 0x9e3779b97f4a7c15u;
     tess_status st = tess_ctx_open(m, &p, &r->ctx, &r->err);

@@ -98,6 +98,7 @@ void run_ctx_params(const run_options *o, tess_ctx_params *p)
     p->max_seq_tokens = o->ctx_size;
     p->kv_dtype = o->kv;
     p->page_tokens = o->page;
+    p->prefix_bytes = -1; /* there is one sequence */
 }
 
 static void on_logits(void *user, tess_seq seq, uint64_t pos, const float *logits, size_t n)
